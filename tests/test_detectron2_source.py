@@ -1,7 +1,5 @@
 """Unpacking of what `make detectron2-source` downloads: checked first, plain files only, none outside the folder."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tarfile

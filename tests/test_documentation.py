@@ -1,8 +1,6 @@
 """README.md, CONTRIBUTING.md and docs/: what they tell to type exists, their links lead somewhere, their sentences are
 short, and their blocks run. CONTRIBUTING.md, "Documentation", tells how pages are written."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -20,8 +18,8 @@ from doc_commands import (
     problems_of_imports,
     roibeam_calls,
     simple_commands,
-)
-from doc_pages import REASONS, Page
+)  # fmt: skip
+from doc_pages import REASONS, RUN, Page
 from doc_runs import environment, made_folder, run_page
 from soak_share import SHARE
 from warm_command import warm_command
@@ -83,23 +81,15 @@ def problems_of_links(page: Page, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_blocks_have_languages_and_known_marks(name: str) -> None:
+def test_a_page_has_known_marks_commands_and_names_that_exist_and_short_sentences(name: str) -> None:
     assert page(name).problems == []
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_commands_options_and_names_exist(name: str) -> None:
     assert problems_of_commands(page(name)) == []
+    assert name == GENERATED or page(name).long_sentences(MOST_WORDS) == []
 
 
 @pytest.mark.parametrize("name", LINKED)
 def test_links_lead_somewhere(name: str) -> None:
     assert problems_of_links(page(name), (REPOSITORY / name).parent) == []
-
-
-@pytest.mark.parametrize("name", [name for name in PAGES if name != GENERATED])
-def test_sentences_are_short(name: str) -> None:
-    assert page(name).long_sentences(MOST_WORDS) == []
 
 
 def test_readme_and_docs_stay_small() -> None:
@@ -125,11 +115,8 @@ def test_the_page_on_clusters_shows_every_runner_and_arguments_of_the_image() ->
 
 def cases(*, soak: bool) -> list[Any]:
     """Pages with a block to run; in the soak those with one that takes long."""
-    marks = {name: {block.mark for block in page(name).blocks if block.language in RUN_LANGUAGES} for name in PAGES}
-    return [name for name in PAGES if ("soak" in marks[name] if soak else marks[name] & {"", "fails"})]
-
-
-RUN_LANGUAGES = ("bash", "console", "python")
+    marks = {name: {block.mark for block in page(name).blocks if block.language in RUN} for name in PAGES}
+    return [name for name in PAGES if marks[name] & ({"soak"} if soak else {"", "fails"})]
 
 
 @pytest.fixture
@@ -152,16 +139,10 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in cases(soak=False) if name != COLD])
+@pytest.mark.parametrize("name", cases(soak=False))
 def test_the_blocks_run(name: str, page_folder: Path, commands: Path) -> None:
-    run_page(page(name), page_folder, commands=commands)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [COLD])
-def test_the_blocks_run_with_all_their_imports(name: str, page_folder: Path) -> None:
-    """As a reader types them. The other pages save the imports of some hundred commands."""
-    run_page(page(name), page_folder)
+    """Those of one page with all their imports, as a reader types them; the others save those of a hundred commands."""
+    run_page(page(name), page_folder, commands=None if name == COLD else commands)
 
 
 @pytest.mark.soak
@@ -247,9 +228,8 @@ def test_a_link_into_nothing_is_noticed(tmp_path: Path) -> None:
 
 def test_a_long_sentence_is_noticed_and_code_and_tables_do_not_count() -> None:
     words = "word " * 20
-    made = Page(
-        f"{words}`{words}` {words}.\n\n| {words} {words} {words} |\n|---|\n| a |\n\n- {words}, {words}once\n  more."
-    )
+    table = f"| {words} {words} {words} |\n|---|\n| a |"
+    made = Page(f"{words}`{words}` {words}.\n\n{table}\n\n- {words}, {words}once\n  more.")
     assert made.long_sentences(40) == ["line 7: 42 words: word word word word word word word word ..."]
 
 
@@ -272,6 +252,5 @@ def test_blocks_run_in_order_in_one_folder_and_one_python(tmp_path: Path) -> Non
 def test_a_block_that_does_not_end_as_it_should_is_noticed(tmp_path: Path, block: str) -> None:
     with pytest.raises(AssertionError, match=r"line \d: this block (failed|did not fail)"):
         run_page(Page(block), tmp_path)
-    if "soak" not in block:
-        marked = block.replace("<!-- fails -->", "<!-- soak -->") if "fails" in block else f"<!-- soak -->\n{block}"
-        run_page(Page(marked), tmp_path)
+    unmarked = block.removeprefix("<!-- fails -->\n")
+    run_page(Page(f"<!-- soak -->\n{unmarked}"), tmp_path)

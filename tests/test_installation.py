@@ -1,7 +1,5 @@
 """The locks against pyproject.toml, the papers beside it, and a wheel that runs away from the checkout."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -24,16 +22,13 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
 LOCKS = {"requirements.lock": ("dev", "bench", "remote", "tensorboard"), "docker/requirements.lock": ()}
 MACHINES = [
     {
-        "python_version": python,
-        "python_full_version": f"{python}.1",
-        "sys_platform": system,
-        "platform_machine": machine,
+        "python_version": python, "python_full_version": f"{python}.1", "sys_platform": system, "os_name": "posix",
+        "platform_machine": machine, "platform_system": system.capitalize(), "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
     }
-    | {"platform_system": system.capitalize(), "implementation_name": "cpython", "os_name": "posix"}
-    | {"platform_python_implementation": "CPython"}
     for python in ("3.11", "3.12", "3.13")
     for system, machine in (("linux", "x86_64"), ("darwin", "arm64"))
-]
+]  # fmt: skip
 
 
 class Locked(NamedTuple):
@@ -65,9 +60,7 @@ def test_a_lock_names_one_version_the_sums_of_its_files_and_no_place(name: str) 
 
 
 @pytest.mark.parametrize("name", LOCKS)
-@pytest.mark.parametrize(
-    "machine", MACHINES, ids=lambda machine: f"{machine['python_version']}-{machine['sys_platform']}"
-)
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda each: f"{each['python_version']}-{each['sys_platform']}")
 def test_a_lock_has_what_the_project_asks_for(name: str, machine: dict[str, Any]) -> None:
     """Seen: a dependency added, or asked for anew, without `make lock`. setuptools is one: it builds the project."""
     lock, extras = locked(name), PROJECT["project"]["optional-dependencies"]
@@ -135,16 +128,8 @@ def test_archives_have_the_package_whole_and_no_tests(source_archive: Path, whee
     with tarfile.open(source_archive) as files:
         names = {name.partition("/")[2] for name in files.getnames()}
     assert {f"src/{name}" for name in wanted} <= names
-    beside = {
-        "README.md",
-        "LICENSE",
-        "CHANGELOG.md",
-        "CITATION.cff",
-        "SECURITY.md",
-        "requirements.lock",
-        "pyproject.toml",
-    }
-    assert beside <= names and "docs/architecture.md" in names
+    beside = "README.md LICENSE CHANGELOG.md CITATION.cff SECURITY.md requirements.lock pyproject.toml"
+    assert {*beside.split(), "docs/architecture.md"} <= names
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
 
 

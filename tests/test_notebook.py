@@ -1,7 +1,5 @@
 """The notebook of docs/: as committed it was run from its first cell to its last, and it runs."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from pathlib import Path
@@ -47,10 +45,9 @@ def test_it_runs_and_its_model_has_learned(tmp_path: Path) -> None:
     done = executed(NOTEBOOK, tmp_path)
     lines = dict(line.split("   chance ") for line in texts_of(done).splitlines() if "chance" in line)
     measured = {words.split()[0]: (percent(words.split()[1]), percent(chance)) for words, chance in lines.items()}
-    right, chance = measured["masked_word_accuracy"]
-    assert right > chance + 10
-    right, chance = measured["matching_accuracy"]
-    assert right > chance + 10
+    for name in ("masked_word_accuracy", "matching_accuracy"):
+        right, chance = measured[name]
+        assert right > chance + 10, name
     kinds = [set(output.get("data", ())) for cell in done.cells for output in cell.get("outputs", [])]
     assert sum("image/jpeg" in kind or "image/png" in kind for kind in kinds) >= 4  # photo, record, two pictures
     assert (tmp_path / "run" / "probe.svg").is_file()

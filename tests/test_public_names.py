@@ -1,7 +1,5 @@
 """What users import: a name that goes, or comes, is seen here first."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess
@@ -68,20 +66,15 @@ def test_these_names_are_offered_and_are_there(package: str) -> None:
 
 
 def test_importing_the_package_imports_nothing_dear(tmp_path: Path) -> None:
-    code = (
-        "import sys, roibeam, roibeam.features, roibeam.model; "
-        "print({'torch', 'numpy', 'apache_beam', 'transformers', 'lmdb'} & set(sys.modules))"
-    )
+    dear = "{'torch', 'numpy', 'apache_beam', 'transformers', 'lmdb'}"
+    code = f"import sys, roibeam, roibeam.features, roibeam.model; print({dear} & set(sys.modules))"
     eager = {**os.environ, "EAGER_IMPORT": "1"}  # which lazy_loader obeys
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=eager, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=eager, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
 def test_the_package_can_be_run_and_is_typed() -> None:
-    import roibeam
-
     done = subprocess.run([sys.executable, "-m", "roibeam", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"roibeam {roibeam.__version__}\n"
     assert (PACKAGE / "py.typed").is_file()
@@ -135,9 +128,8 @@ def test_names_and_places_of_the_release_before_are_refused(call: str, said: str
 )
 def test_one_name_in_place_of_a_list_is_not_split_into_letters(call: str, tmp_path: Path) -> None:
     region = {"boxes": [[0, 0, 2, 2]], "features": [[0.5]], "class_ids": [0], "class_scores": [0.5]}
-    roibeam.write_store(
-        tmp_path / "store", [{"image_id": "a", "height": 4, "width": 4, **region}], feature_space="mine"
-    )
+    image = {"image_id": "a", "height": 4, "width": 4, **region}
+    roibeam.write_store(tmp_path / "store", [image], feature_space="mine")
     with roibeam.open_store(tmp_path / "store") as store:
         names = {name: getattr(roibeam, name) for name in dir(roibeam)} | {"store": store, "Path": Path}
         with pytest.raises(ValueError, match=r"\w+ is a list, got one alone, .*; write \["):

@@ -28,10 +28,11 @@ from roibeam.pipelines.analysis.evaluation.measures import (
     scored_rows,
 )
 from roibeam.pipelines.analysis.evaluation.retrieval import retrieve
-from roibeam.pipelines.analysis.load_for_evaluation import PhotoFeatures, open_photos
+from roibeam.pipelines.analysis.load_for_evaluation import PhotoFeatures
 from roibeam.pipelines.data.captions.caption_files import CaptionFile
 from roibeam.pipelines.data.captions.captioned_store import join_captions
 from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.data.vocabulary import known_classes
 from roibeam.pipelines.toyworld.captions import PLURALS
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
@@ -71,7 +72,7 @@ class Asked:
         rows, _ = join_captions(store, CaptionFile(str(world.captions("test"))).captions(), 1.0)
         corpus, features = Corpus(store, rows), None
         if isinstance(found, JointCheckpoint):
-            photos = open_photos(store, rows.captioned_ids(), None)
+            photos = RecordPhotos.of_all(store, rows.captioned_ids(), None)
             features = PhotoFeatures(found.joint, photos, scratch=world.work, device=self._device)
         classes = known_classes(store, corpus.record(0))
         self.samples = EvaluationSamples(

@@ -103,7 +103,6 @@ def check_list(given: object, name: str) -> None:
     """
     Args:
         given: for a parameter of several names or paths; None passes.
-        name: of the parameter.
     Raises:
         ValueError: for one text or path in place of a list.
     """

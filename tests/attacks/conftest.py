@@ -3,8 +3,6 @@
 All tests of this folder are soaks by cases: `make test-attacks` runs all of them, the slow suite a share.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A command in a fork of the test's process, with a limit of time and memory: how it ended, and what it took."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

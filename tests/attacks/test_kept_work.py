@@ -1,7 +1,5 @@
 """What commands keep on disk to go on with is hurt while they are stopped: it is made anew with a line."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -20,31 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import World
 from forked_command import Ended, done, run
-
-Hurt = Callable[[Path], object]
-
-
-def flipped(place: float) -> Hurt:
-    def hurt(path: Path) -> None:
-        data = bytearray(path.read_bytes())
-        data[min(int(place * len(data)), len(data) - 1)] ^= 4
-        path.write_bytes(data)
-
-    return hurt
-
-
-def a_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def written(data: Callable[[bytes], bytes]) -> Hurt:
-    return lambda path: path.write_bytes(data(path.read_bytes()))
+from hurt_files import Hurt, a_folder, a_pipe, flipped, written
 
 
 def array(changed: Callable[[np.ndarray], np.ndarray]) -> Hurt:

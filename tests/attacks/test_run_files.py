@@ -1,12 +1,9 @@
 """Files of a run that are hurt, and models, tokenizers, detectors and weights of strangers: one line, and no answer."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from forked_command import done, run
+from hurt_files import Hurt, a_pipe, edited, flipped
 
 from roibeam.extraction.weights.detector_choice import SHIPPED
 
@@ -24,12 +22,6 @@ Json = dict[str, Any]
 
 def newest(folder: Path) -> Path:
     return sorted((folder / "checkpoints").glob("step-*"))[-1]
-
-
-def edited(path: Path, change: Callable[[Json], object]) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def resummed(folder: Path) -> None:
@@ -49,24 +41,13 @@ def on_keys(change: Callable[[np.ndarray], object]) -> Callable[[Path], None]:
     return lambda path: np.save(path, change(np.load(path)))
 
 
-def one_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    path.write_bytes(data)
-
-
-def lower_case_off(path: Path) -> None:
-    edited(path, lambda content: content["normalizer"].update(lowercase=False))
+lower_case_off = edited(lambda content: content["normalizer"].update(lowercase=False))
+one_bit = flipped(0.5)
 
 
 def better_score(path: Path) -> None:
     first, *others = path.read_text().splitlines(keepends=True)
     path.write_text("".join([first.replace('"step": 0', '"step": 2'), *others]))
-
-
-def piped(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
 
 
 PREDICT = "predict {run} --store {perfect} --data {own} --out {out}"
@@ -97,14 +78,14 @@ def command(words: str, attacked: Any, folder: Path, tmp_path: Path, **more: obj
 
 
 HURT = [
-    ("labels", TOKENIZER, lambda path: edited(path, swap_words), (PREDICT, FROM, CONVERT)[:2]),
+    ("labels", TOKENIZER, edited(swap_words), (PREDICT, FROM)),
     ("labels", TOKENIZER, lower_case_off, (PREDICT,)),
     ("labels", "tokenizer/tokenizer_config.json", one_bit, (PREDICT,)),
-    ("retrieval", TOKENIZER, lambda path: edited(path, swap_words), (PAIRS, MORE)),
-    ("run", TOKENIZER, lambda path: edited(path, swap_words), (PROBE, EVALUATE, GO_ON)),
+    ("retrieval", TOKENIZER, edited(swap_words), (PAIRS, MORE)),
+    ("run", TOKENIZER, edited(swap_words), (PROBE, EVALUATE, GO_ON)),
     ("retrieval", "hard_negatives.npz", one_bit, (MORE,)),
-    ("labels", "config.json", lambda path: edited(path, lambda content: content["train"].update(seed=9)), (PREDICT,)),
-    ("labels", "config.json", piped, (PREDICT,)),
+    ("labels", "config.json", edited(lambda content: content["train"].update(seed=9)), (PREDICT,)),
+    ("labels", "config.json", a_pipe, (PREDICT,)),
     ("labels", "evaluation.jsonl", better_score, (PREDICT,)),
     ("run", "word_counts.npz", one_bit, (EVALUATE,)),
     *(("labels", IMAGES, on_keys(change), (LEAKS, PREDICT, FROM)) for change in (
@@ -118,7 +99,7 @@ HURT = [
     "kind, name, hurt, commands", HURT, ids=[f"{each[0]} {each[1]} {k}" for k, each in enumerate(HURT)]
 )
 def test_what_lies_beside_the_checkpoints_is_compared(
-    attacked: Any, tmp_path: Path, kind: str, name: str, hurt: Callable[[Path], None], commands: tuple[str, ...]
+    attacked: Any, tmp_path: Path, kind: str, name: str, hurt: Hurt, commands: tuple[str, ...]
 ) -> None:
     folder = attacked.copied(kind, tmp_path)
     images = {json.loads(line)["image"] for line in (attacked / "own/train.jsonl").open()}
@@ -172,7 +153,7 @@ def test_a_strangers_model_is_bounded_by_its_file(
             content = content[part]
         content[name] = value
 
-    edited(newest(folder) / "model/config.json", change)
+    edited(change)(newest(folder) / "model/config.json")
     resummed(newest(folder))
     for words in (*([] if "head" in field else [CONVERT]), PREDICT if kind == "labels" else PROBE):
         ended = run(*command(words, attacked, folder, tmp_path), seconds=20, gigabytes=3)
@@ -208,7 +189,7 @@ TOKENIZERS: dict[str, Callable[[Json], object]] = {
 def test_a_strangers_tokenizer_is_one_line(attacked: Any, tmp_path: Path, name: str) -> None:
     folder = attacked.copied("labels", tmp_path)
     (folder / "SHA256SUMS").unlink()
-    edited(folder / TOKENIZER, TOKENIZERS[name])
+    edited(TOKENIZERS[name])(folder / TOKENIZER)
     for words in (PREDICT, FROM):
         ended = run(*command(words, attacked, folder, tmp_path), seconds=20, gigabytes=3)
         ended.refused(str(folder / TOKENIZER))
@@ -217,7 +198,7 @@ def test_a_strangers_tokenizer_is_one_line(attacked: Any, tmp_path: Path, name: 
 def test_the_code_that_a_tokenizer_names_does_not_run(attacked: Any, tmp_path: Path) -> None:
     folder = attacked.copied("labels", tmp_path)
     named = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}
-    edited(folder / "tokenizer/tokenizer_config.json", lambda content: content.update(named))
+    edited(lambda content: content.update(named))(folder / "tokenizer/tokenizer_config.json")
     (folder / "tokenizer/evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
     (folder / "SHA256SUMS").unlink()
     done(*command(PREDICT, attacked, folder, tmp_path))
@@ -239,7 +220,7 @@ def test_a_number_that_stands_for_many_is_not_copied(tmp_path: Path, tensor: tor
 ])  # fmt: skip
 def test_a_strangers_detector_is_bounded_by_its_file(attacked: Any, tmp_path: Path, field: str, value: object) -> None:
     folder = Path(shutil.copytree(SHIPPED["toy"], tmp_path / "detector"))
-    edited(folder / "config.json", lambda content: content["detector"].update({field: value}))
+    edited(lambda content: content["detector"].update({field: value}))(folder / "config.json")
     words = (attacked / "world/coco/train2014", tmp_path / "store", "--detector", folder)
     (ended := run("extract", *words, gigabytes=3)).refused(str(folder))
     assert len(ended.line) < 1000

@@ -1,7 +1,5 @@
 """Text of strangers on the terminal, full disks in every writer, ids that begin with U+FEFF, JSON and photos."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import VISUALBERT, World
 from forked_command import Ended, done, run
+from hurt_files import edited
 
 from roibeam import FeatureStore, StoreWriter
 from roibeam.features.exchange.formats import FORMATS, format_named
@@ -23,12 +22,6 @@ from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 HOSTILE = "\x1b]0;title\x07\x1b[2J\u202e\u200b\u2028\x85x\nroibeam: all is well"
 LEAKS = ("\x1b", "\x07", "\u202e", "\u200b", "\u2028", "\x85", "\nroibeam: all is well")
 DEEP, DIGITS = "[" * 300_000, "9" * 5000
-
-
-def edited(file: Path, change: Callable[[Any], object]) -> None:
-    content = json.loads(file.read_text())
-    change(content)
-    file.write_text(json.dumps(content))
 
 
 def beating(store: Path, **said: object) -> None:
@@ -48,26 +41,26 @@ def named(store: Path) -> None:
         manifest["config"] = {"detector": HOSTILE, "source": {"location": HOSTILE}}
         manifest["fingerprint"]["numerics"] = {HOSTILE: HOSTILE}
 
-    edited(store / "manifest.json", change)
+    edited(change)(store / "manifest.json")
 
 
 def with_letters(store: Path) -> None:
     part = store / "part-00000.json"
     letter = dict.fromkeys(("image_id", "location", "stage", "reason", "detail"), HOSTILE)
-    edited(part, lambda shard: shard.update(dead_letters=[letter]))
+    edited(lambda shard: shard.update(dead_letters=[letter]))(part)
     digest = hashlib.sha256(part.read_bytes()).hexdigest()
 
     def change(manifest: Any) -> None:
         manifest["num_dead_letters"] = 1
         next(each for each in manifest["shards"] if each["manifest"] == part.name)["manifest_sha256"] = digest
 
-    edited(store / "manifest.json", change)
+    edited(change)(store / "manifest.json")
 
 
 HURTS: dict[str, Callable[[Path], object]] = {
     "beat": lambda store: beating(store, host=HOSTILE, stage=HOSTILE, attempt=HOSTILE, failures={HOSTILE: 3}),
-    "error": lambda store: edited(
-        store / "run_summary.json", lambda summary: summary.update(status="failed", error=HOSTILE)
+    "error": lambda store: edited(lambda summary: summary.update(status="failed", error=HOSTILE))(
+        store / "run_summary.json"
     ),
     "names": named,
     "letters": with_letters,

@@ -9,10 +9,12 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from small_fpn import fpn_yaml
 from small_networks import NARROW
 from with_detectron2 import detectron2_importable
 
 from roibeam.extraction.detector import Detector
+from roibeam.extraction.detectron2.adapter import Detectron2Detector, build_detectron2_detector
 from roibeam.extraction.weights.loading import build_detector
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -76,3 +78,10 @@ def detectron2() -> Iterator[None]:
     """Stands for detectron2 being importable."""
     with detectron2_importable():
         yield
+
+
+@pytest.fixture(scope="module")
+def fpn(detectron2: None, tmp_path_factory: pytest.TempPathFactory) -> Detectron2Detector:
+    """Shared: read only."""
+    torch.set_num_threads(1)
+    return build_detectron2_detector(fpn_yaml(tmp_path_factory.mktemp("fpn")), weights="random:1")

@@ -19,6 +19,7 @@ from roibeam.extraction.weights.files import read_caffemodel
 from roibeam.extraction.weights.loading import load_weights
 
 HEAD = "roi_heads.box_predictor."
+State = dict[str, Tensor]
 
 
 def varint(number: int) -> bytes:
@@ -50,7 +51,7 @@ def layer(name: str, kind: str, *blobs: bytes) -> bytes:
     return message(100, content + b"".join(message(7, one) for one in blobs))
 
 
-def network(state: dict[str, Tensor], *, factor: float = 1.0, legacy: bool = False) -> bytes:
+def network(state: State, *, factor: float = 1.0, legacy: bool = False) -> bytes:
     """A .caffemodel of weights in Hugging Face names and Caffe's layout."""
     names = {}
     for caffe, ours in name_tables()["caffe"].items():
@@ -74,16 +75,14 @@ def network(state: dict[str, Tensor], *, factor: float = 1.0, legacy: bool = Fal
 
 
 @pytest.fixture(scope="module")
-def state() -> dict[str, Tensor]:
+def state() -> State:
     """A network in Caffe's layout, drawn without regard to any other."""
     shapes = {name: tuple(tensor.shape) for name, tensor in Detector(TINY, CONVENTIONS["caffe"]).state_dict().items()}
     return random_state(shapes, seed=5)
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_a_network_loads_as_it_is_into_its_own_conventions(
-    tmp_path: Path, state: dict[str, Tensor], legacy: bool
-) -> None:
+def test_a_network_loads_as_it_is_into_its_own_conventions(tmp_path: Path, state: State, legacy: bool) -> None:
     path = tmp_path / "a.caffemodel"
     path.write_bytes(network(state, legacy=legacy))
     detector = Detector(TINY, CONVENTIONS["caffe"])
@@ -92,9 +91,7 @@ def test_a_network_loads_as_it_is_into_its_own_conventions(
     assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
 
 
-def test_a_network_loads_into_hugging_face_conventions_with_its_own_anchors(
-    tmp_path: Path, state: dict[str, Tensor]
-) -> None:
+def test_a_network_loads_into_hugging_face_conventions_with_its_own_anchors(tmp_path: Path, state: State) -> None:
     path = tmp_path / "a.caffemodel"
     path.write_bytes(network(state, factor=4.0))  # a power of two divides exactly
     detector = Detector(TINY, CONVENTIONS["hf"])
@@ -151,7 +148,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, words: str) -> 
     assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_layer_that_the_network_does_not_have_is_listed(tmp_path: Path, state: dict[str, Tensor]) -> None:
+def test_a_layer_that_the_network_does_not_have_is_listed(tmp_path: Path, state: State) -> None:
     path = tmp_path / "a.caffemodel"
     path.write_bytes(network(state) + layer("conv_new", "Convolution", CONV))
     with pytest.raises(ValueError, match=r"1 extra: conv_new\.weight \(2, 3, 1, 1\)"):

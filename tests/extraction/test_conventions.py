@@ -33,14 +33,9 @@ from roibeam.extraction.photos.preprocessing import input_size, preprocess
 
 HF = CONVENTIONS["hf"]
 TINY = replace(
-    CONFIGS["small"],
-    base_channels=1,
-    num_classes=2,
-    num_attributes=2,
-    anchor_sizes=(16,),
-    anchor_ratios=(1.0,),
+    CONFIGS["small"], base_channels=1, num_classes=2, num_attributes=2, anchor_sizes=(16,), anchor_ratios=(1.0,),
     rpn_hidden_channels=1,
-)
+)  # fmt: skip
 
 
 def pixels(image: object, conventions: Conventions, short_edge: int) -> torch.Tensor:
@@ -188,29 +183,20 @@ def clipped(conventions: Conventions) -> list[float]:
     return choose_proposals(boxes, torch.ones(1), (100, 200), 1.0, TINY, conventions).boxes[0].tolist()
 
 
-def regressed_boxes(conventions: Conventions, deltas: list[float]) -> list[float]:
-    """A proposal of 10 pixels at (20, 20) of a photo that is not resized, moved by its best class."""
-    config = replace(TINY, short_edge=100, long_edge=100)
+def moved_region(conventions: Conventions, edge: int, box: list[float], deltas: list[float]) -> list[float]:
+    """A proposal on a photo of 100x100 pixels, resized to `edge`, moved by its best class."""
+    config = replace(TINY, short_edge=edge, long_edge=edge)
     made = preprocess(np.zeros((100, 100, 3), np.uint8), config, conventions)
-    regions = RegionOutputs(
-        torch.zeros(1, 32), torch.tensor([[1.0, 0.0, 0.0]]), torch.zeros(1, 3), torch.tensor([[deltas, [9.0] * 4]])
-    )
-    proposals = Proposals(torch.tensor([[20.0, 20.0, 30.0, 30.0]]), torch.ones(1))
-    outputs = HeadOutputs(made, torch.zeros(1, 16, 7, 7), proposals, regions)
+    best = torch.tensor([[1.0, 0.0, 0.0]])
+    regions = RegionOutputs(torch.zeros(1, 32), best, torch.zeros(1, 3), torch.tensor([[deltas, [9.0] * 4]]))
+    outputs = HeadOutputs(made, torch.zeros(1, 16, 13, 13), Proposals(torch.tensor([box]), torch.ones(1)), regions)
     return rounded(torch.from_numpy(Detector(config, conventions).postprocess(outputs).regressed_boxes[0]))
 
 
 def unmoved(conventions: Conventions) -> float:
     """x2 of a proposal of 20 pixels, the last one counted, with deltas of 0, on a photo enlarged twice."""
     conventions = replace(conventions, box_sides="x2-x1+1", box_scale="one-factor")
-    config = replace(TINY, short_edge=200, long_edge=200)
-    made = preprocess(np.zeros((100, 100, 3), np.uint8), config, conventions)
-    regions = RegionOutputs(
-        torch.zeros(1, 32), torch.tensor([[1.0, 0.0, 0.0]]), torch.zeros(1, 3), torch.zeros(1, 2, 4)
-    )
-    proposals = Proposals(torch.tensor([[20.0, 20.0, 39.0, 39.0]]), torch.ones(1))
-    outputs = HeadOutputs(made, torch.zeros(1, 16, 13, 13), proposals, regions)
-    return float(Detector(config, conventions).postprocess(outputs).regressed_boxes[0, 2])
+    return moved_region(conventions, 200, [20.0, 20.0, 39.0, 39.0], [0.0] * 4)[2]
 
 
 def attribute_score(conventions: Conventions) -> float:
@@ -380,7 +366,7 @@ CASES: dict[str, tuple[Callable[[Conventions], object], dict[Any, object]]] = {
         {(1.0, 1.0, 1.0, 1.0): [-16.0, 8.0, 48.0, 24.0], (2.0, 4.0, 2.0, 1.0): [-8.0, -4.0, 24.0, 12.0]},
     ),
     "region_delta_weights": (
-        lambda conventions: regressed_boxes(conventions, [1.0, 2.0, 0.0, 0.0]),
+        lambda conventions: moved_region(conventions, 100, [20.0, 20.0, 30.0, 30.0], [1.0, 2.0, 0.0, 0.0]),
         {(1.0, 1.0, 1.0, 1.0): [30.0, 40.0, 40.0, 50.0], (10.0, 10.0, 5.0, 5.0): [21.0, 22.0, 31.0, 32.0]},
     ),
     # 20 pixels from 20 on end at 40, half of which is 20; (39 / 2 - 10 + 1) from 10 on end at 20.5.
@@ -396,11 +382,7 @@ CASES: dict[str, tuple[Callable[[Conventions], object], dict[Any, object]]] = {
     "objectness": (objectness, {"logit": [1.0, 0.0], "pair-softmax": [0.731, 0.119]}),
     "proposal_filter": (
         filtered,
-        {
-            "topk-clip-nonempty": ([], [0]),
-            "clip-side-topk": ([1, 2], [0]),
-            "clip-nonempty-side-topk": ([2, 3], []),
-        },
+        {"topk-clip-nonempty": ([], [0]), "clip-side-topk": ([1, 2], [0]), "clip-nonempty-side-topk": ([2, 3], [])},
     ),
     # Sides of 20 and 40 where an input pixel is half a photo pixel.
     "min_proposal_side": (
@@ -432,9 +414,7 @@ CASES: dict[str, tuple[Callable[[Conventions], object], dict[Any, object]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "field, value", [(name, value) for name, (_, wanted) in CASES.items() for value in wanted], ids=str
-)
+@pytest.mark.parametrize("field, value", [(name, value) for name, case in CASES.items() for value in case[1]], ids=str)
 def test_each_value_gives_what_its_rule_says(field: str, value: Any) -> None:
     probe, wanted = CASES[field]
     assert probe(replace(BASES.get(field, HF), **{field: value})) == wanted[value]

@@ -10,6 +10,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -18,6 +19,7 @@ from PIL import Image
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "AVIF", "BMP", "TIFF")
 AWKWARD_REASONS = {
     "html_404_named.jpg": "not an image",
     "text_named.jpg": "not an image",
@@ -26,15 +28,20 @@ AWKWARD_REASONS = {
 }
 
 
+def refusal(data: bytes, words: str | None = None, **options: Any) -> str:
+    """The reason for which these bytes are refused, in these words."""
+    with pytest.raises(DecodeError, match=words) as error:
+        decode_image(data, **options)
+    return error.value.reason
+
+
 def test_awkward_files_decode_as_cv2_imread_or_give_a_reason(shared_data: Path) -> None:
     folder = shared_data / "images" / "awkward"
     refused = {}
     for entry in json.loads((folder / "index.json").read_text()):
         data = (folder / entry["file"]).read_bytes()
         if not entry["decodes"]:
-            with pytest.raises(DecodeError) as error:
-                decode_image(data)
-            refused[entry["file"]] = error.value.reason
+            refused[entry["file"]] = refusal(data)
             continue
         expected = cv2.imread(str(folder / entry["file"]))
         assert expected is not None
@@ -85,26 +92,12 @@ def picture(format_: str, **options: object) -> bytes:
     return file.getvalue()
 
 
-FORMATS = [
-    ("JPEG", {}),
-    ("JPEG", {"progressive": True}),
-    ("PNG", {}),
-    ("GIF", {}),
-    ("WEBP", {}),
-    ("AVIF", {}),
-    ("BMP", {}),
-    ("TIFF", {}),
-]
-
-
-@pytest.mark.parametrize(("format_", "options"), FORMATS)
-def test_every_cut_of_a_file_is_refused_with_a_reason(format_: str, options: dict[str, object]) -> None:
-    data = picture(format_, **options)
+@pytest.mark.parametrize("is_progressive, format_", [(True, "JPEG"), *((False, kind) for kind in FORMATS)])
+def test_every_cut_of_a_file_is_refused_with_a_reason(format_: str, is_progressive: bool) -> None:
+    data = picture(format_, progressive=is_progressive)
     assert decode_image(data).shape == (40, 60, 3)
     for share in (0.02, 0.1, 0.3, 0.6, 0.9, 0.97):
-        with pytest.raises(DecodeError) as error:
-            decode_image(data[: int(len(data) * share)])
-        assert error.value.reason in ("truncated", "not an image", "undecodable")
+        assert refusal(data[: int(len(data) * share)]) in ("truncated", "not an image", "undecodable")
 
 
 def test_end_marker_of_an_embedded_thumbnail_does_not_hide_a_truncation() -> None:
@@ -113,8 +106,7 @@ def test_end_marker_of_an_embedded_thumbnail_does_not_hide_a_truncation() -> Non
     Image.open(io.BytesIO(whole)).save(file, "JPEG", comment=b"thumbnail \xff\xd9 inside a header")
     data = file.getvalue()
     assert decode_image(data).shape == (40, 60, 3)
-    with pytest.raises(DecodeError, match="end marker"):
-        decode_image(data[:-200])
+    assert refusal(data[:-200], "end marker") == "truncated"
 
 
 def test_bytes_after_the_end_are_no_reason_to_refuse() -> None:
@@ -139,15 +131,12 @@ def test_stray_bytes_between_jpeg_segments_are_skipped_as_libjpeg_does(before: b
     whole = picture("JPEG")
     data = insert(whole, whole.index(before), stray)
     np.testing.assert_array_equal(decode_image(data), decode_image(whole))
-    with pytest.raises(DecodeError, match="end marker") as error:
-        decode_image(data[:-200])
-    assert error.value.reason == "truncated"
+    assert refusal(data[:-200], "end marker") == "truncated"
 
 
 def test_end_marker_before_any_scan_does_not_make_a_jpeg_complete() -> None:
     whole = picture("JPEG")
-    with pytest.raises(DecodeError, match="ends within its headers"):
-        decode_image(insert(whole, whole.index(b"\xff\xda"), b"\xff\xd9"))
+    assert refusal(insert(whole, whole.index(b"\xff\xda"), b"\xff\xd9"), "ends within its headers") == "truncated"
 
 
 def test_cut_scan_with_an_end_marker_appended_is_not_detected() -> None:
@@ -162,9 +151,7 @@ def test_png_with_a_damaged_ancillary_chunk_decodes(kind: bytes) -> None:
     for position in (33, len(whole) - 12):  # after IHDR, before IEND
         data = insert(whole, position, damaged)
         np.testing.assert_array_equal(decode_image(data), decode_image(whole))
-        with pytest.raises(DecodeError, match="PNG ends within its chunks") as error:
-            decode_image(data[:-10])
-        assert error.value.reason == "truncated"
+        assert refusal(data[:-10], "PNG ends within its chunks") == "truncated"
 
 
 @pytest.mark.parametrize(
@@ -177,23 +164,18 @@ def test_png_with_a_damaged_ancillary_chunk_decodes(kind: bytes) -> None:
     ],
 )
 def test_png_with_a_damaged_critical_chunk_is_corrupt(make: Callable[[bytes], bytes], words: str) -> None:
-    with pytest.raises(DecodeError, match=words) as error:
-        decode_image(make(picture("PNG")))
-    assert error.value.reason == "corrupt"
+    assert refusal(make(picture("PNG")), words) == "corrupt"
 
 
 def test_png_that_lost_image_data_inside_intact_chunks_is_refused() -> None:
     header = struct.pack(">IIBBBBB", 60, 40, 8, 2, 0, 0, 0)
     body = png_chunk(b"IDAT", zlib.compress(bytes(3000)))  # of 40 x 181 bytes
-    with pytest.raises(DecodeError) as error:
-        decode_image(b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b""))
-    assert error.value.reason == "undecodable"
+    png = b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")
+    assert refusal(png) == "undecodable"
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_an_odd_colour_profile_changes_no_pixel_and_prints_no_line(
-    capfd: pytest.CaptureFixture[str], is_damaged: bool
-) -> None:
+def test_an_odd_colour_profile_changes_no_pixel_and_prints_no_line(capfd: Any, is_damaged: bool) -> None:
     plain = picture("PNG")
     odd = insert(plain, 33, png_chunk(b"iCCP", b"odd\0\0" + zlib.compress(b"no profile" * 20), is_damaged=is_damaged))
     expected = cv2.imdecode(np.frombuffer(odd, np.uint8), cv2.IMREAD_COLOR)
@@ -230,18 +212,14 @@ warnings.warn("of others is still shown")
 
 
 def test_pixel_limit_is_checked_on_the_header() -> None:
-    with pytest.raises(DecodeError, match="60x40 is over the limit of 2399") as error:
-        decode_image(picture("PNG"), max_pixels=2399)
-    assert error.value.reason == "too many pixels"
+    assert refusal(picture("PNG"), "60x40 is over the limit of 2399", max_pixels=2399) == "too many pixels"
     assert decode_image(picture("PNG"), max_pixels=2400).shape == (40, 60, 3)
     header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 0, 0, 0, 0)
     png = b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", zlib.compress(bytes(1000)))
     bmp = bytearray(picture("BMP"))
     bmp[18:26] = struct.pack("<ii", 20_000, 20_000)
-    for bomb, words in ((png, "20000x20000 is over the limit"), (bytes(bmp), "decompression bomb")):
-        with pytest.raises(DecodeError, match=words) as error:
-            decode_image(bomb)
-        assert error.value.reason == "too many pixels"
+    assert refusal(png, "20000x20000 is over the limit") == "too many pixels"
+    assert refusal(bytes(bmp), "decompression bomb") == "too many pixels"
 
 
 def progressive(scans: int, mode: str = "RGB") -> bytes:
@@ -256,9 +234,7 @@ def progressive(scans: int, mode: str = "RGB") -> bytes:
 def test_a_jpeg_of_very_many_scans_is_refused_before_it_is_decoded() -> None:
     assert decode_image(progressive(100)).shape == (16, 16, 3)
     for bomb in (progressive(101), progressive(3000)):
-        with pytest.raises(DecodeError, match="over 100 scans") as error:
-            decode_image(bomb)
-        assert error.value.reason == "too many scans"
+        assert refusal(bomb, "over 100 scans") == "too many scans"
 
 
 def test_scans_behind_reserved_markers_are_counted_as_libjpeg_decodes_them() -> None:
@@ -266,32 +242,22 @@ def test_scans_behind_reserved_markers_are_counted_as_libjpeg_decodes_them() -> 
     last = data.rindex(b"\xff\xda")
     for marker in (0x02, 0x5A, 0xBF, 0x01, 0xD3):  # libjpeg skips these two bytes alone where it waits for a restart
         hiding = data[:last] + bytes([0xFF, marker, 0xF0, 0xF0]) + data[last:]
-        with pytest.raises(DecodeError, match="over 100 scans"):
-            decode_image(hiding)
+        assert refusal(hiding, "over 100 scans") == "too many scans"
     comment = b"\xff\xfe" + (2 + 4 * 101).to_bytes(2, "big") + b"\xff\xda\x00\x02" * 101
     once = progressive(12)
-    before = once.rindex(b"\xff\xda")
-    assert decode_image(once[:before] + comment + once[before:]).shape == decode_image(once).shape
+    assert decode_image(insert(once, once.rindex(b"\xff\xda"), comment)).shape == decode_image(once).shape
 
 
 @pytest.mark.parametrize(
     "kind, mode, weight",
-    [
-        ("JPEG", "RGB", 1),
-        ("PNG", "RGBA", 1),
-        ("WEBP", "RGB", 2),
-        ("JPEG2000", "RGB", 2),
-        ("AVIF", "RGB", 2),
-        ("AVIF", "RGBA", 3),
-    ],
-)
+    [("JPEG", "RGB", 1), ("PNG", "RGBA", 1), *((kind, "RGB", 2) for kind in ("WEBP", "JPEG2000", "AVIF")),
+     ("AVIF", "RGBA", 3)],
+)  # fmt: skip
 def test_a_pixel_counts_by_the_memory_that_its_format_takes(kind: str, mode: str, weight: int) -> None:
     file = io.BytesIO()
     Image.new(mode, (40, 30)).save(file, kind)
     assert decode_image(file.getvalue(), max_pixels=1200 * weight).shape == (30, 40, 3)
-    with pytest.raises(DecodeError, match="limit of") as error:
-        decode_image(file.getvalue(), max_pixels=1200 * weight - 1)
-    assert error.value.reason == "too many pixels"
+    assert refusal(file.getvalue(), "limit of", max_pixels=1200 * weight - 1) == "too many pixels"
 
 
 def test_pictures_behind_the_first_one_hide_no_scans_and_add_none() -> None:
@@ -300,14 +266,11 @@ def test_pictures_behind_the_first_one_hide_no_scans_and_add_none() -> None:
     one.save(stream, "MPO", save_all=True, append_images=[one], progressive=True)
     assert decode_image(stream.getvalue()).shape == (16, 16, 3)
     data = stream.getvalue()
-    with pytest.raises(DecodeError, match="over 100 scans"):  # the first picture of an MPO is decoded twice
-        bomb = progressive(200)
-        decode_image(data[: data.index(b"\xff\xda")] + bomb[bomb.index(b"\xff\xda") :])
-    # What a camera puts behind the end, and what stands in a segment between two scans, is no scan.
+    bomb = progressive(200)  # the first picture of an MPO is decoded twice
+    bomb = data[: data.index(b"\xff\xda")] + bomb[bomb.index(b"\xff\xda") :]
+    assert refusal(bomb, "over 100 scans") == "too many scans"
+    # What a camera puts behind the end is no scan.
     assert decode_image(progressive(20) + b"\xff\xda" * 500).shape == (16, 16, 3)
-    comment = b"\xff\xfe" + struct.pack(">H", 2 + 400) + b"\xff\xda" * 200
-    last = progressive(20).rindex(b"\xff\xda")
-    assert decode_image(progressive(20)[:last] + comment + progressive(20)[last:]).shape == (16, 16, 3)
 
 
 @pytest.mark.slow
@@ -353,6 +316,4 @@ def test_what_is_no_image_is_told_without_its_bytes(data: bytes, words: str) -> 
 
 
 def test_postscript_is_not_handed_to_an_interpreter() -> None:
-    with pytest.raises(DecodeError) as error:
-        decode_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")
-    assert error.value.reason == "not an image"
+    assert refusal(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n") == "not an image"

@@ -19,13 +19,9 @@ from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.extraction.weights.loading import build_detector
 
 EVERYTHING = SamplingRules(
-    anchors_per_image=100_000,
-    anchor_positive_fraction=1.0,
-    regions_per_image=10_000,
-    region_positive_fraction=1.0,
-    proposals_before_nms=400,
-    proposals_after_nms=20,
-)
+    anchors_per_image=100_000, anchor_positive_fraction=1.0, regions_per_image=10_000, region_positive_fraction=1.0,
+    proposals_before_nms=400, proposals_after_nms=20,
+)  # fmt: skip
 BOXES = [
     np.array([[10, 12, 90, 80], [60, 30, 150, 118], [100, 5, 130, 25]], np.float32),
     np.array([[0, 0, 159, 119], [40, 60, 70, 110]], np.float32),
@@ -74,9 +70,8 @@ def losses_of_detectron2(model, batch, index):
 def gradients_of(losses, model):
     rpn, heads = model.proposal_generator.rpn_head, model.roi_heads
     weights = [rpn.conv.weight, rpn.conv.weight, heads.res5[2].conv3.weight, heads.res5[2].conv3.weight]
-    return [
-        torch.autograd.grad(loss, weight, retain_graph=True)[0] for loss, weight in zip(losses, weights, strict=True)
-    ]
+    pairs = zip(losses, weights, strict=True)
+    return [torch.autograd.grad(loss, weight, retain_graph=True)[0] for loss, weight in pairs]
 
 
 @pytest.mark.parametrize("proposal_beta, region_beta", [(0.0, 0.0), (1 / 9, 1.0)])
@@ -89,9 +84,8 @@ def test_losses_and_gradients_are_those_of_detectron2(detectron2, batch, proposa
     heads.batch_size_per_image, heads.positive_fraction = EVERYTHING.regions_per_image, 1.0
     rpn.smooth_l1_beta, heads.box_predictor.smooth_l1_beta = proposal_beta, region_beta
     rules = LossRules(proposal_beta=proposal_beta, region_beta=region_beta)
-    ours = DetectorTraining(
-        build_detector(CONFIG, weights="random:1", conventions="d2"), sampling=EVERYTHING, loss_rules=rules
-    )
+    detector = build_detector(CONFIG, weights="random:1", conventions="d2")
+    ours = DetectorTraining(detector, sampling=EVERYTHING, loss_rules=rules)
     output = ours(batch)
     names = ("objectness", "proposal_boxes", "classes", "region_boxes")
     for index in range(len(batch)):

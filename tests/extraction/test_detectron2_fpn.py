@@ -20,13 +20,6 @@ from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 EVERYTHING = SelectionPolicy(min_score=0.0, min_regions=0, max_regions=10_000)
 
 
-@pytest.fixture(scope="module")
-def fpn(detectron2, tmp_path_factory):
-    """Shared: read only."""
-    torch.set_num_threads(1)
-    return build_detectron2_detector(fpn_yaml(tmp_path_factory.mktemp("fpn")), weights="random:1")
-
-
 def assert_near(got, want):
     got, want = torch.as_tensor(got).double(), torch.as_tensor(want).double()
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
@@ -37,9 +30,8 @@ def test_features_are_what_detectron2_has_in_that_layer(fpn, noise_image, layer,
     """Of the proposals, all at once, in detectron2's own inference; and its detections are among our regions."""
     detector = fpn if layer == "fc6" else type(fpn)(fpn.model, fpn.cfg, layer=layer)
     seen = []
-    hook = detector.model.roi_heads.box_head.get_submodule(module).register_forward_hook(
-        lambda _, inputs, output: seen.append(output)
-    )
+    box_head = detector.model.roi_heads.box_head
+    hook = box_head.get_submodule(module).register_forward_hook(lambda _, inputs, output: seen.append(output))
     sure = surely_detected(detector, noise_image)
     hook.remove()
     outputs = detector.head_outputs(noise_image)

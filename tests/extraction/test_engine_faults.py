@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from fake_detector import FakeDetector, raises, when, write_photo
 
 from roibeam.extraction.engine import detector_calls
 from roibeam.extraction.engine.background_threads import wait_for_threads
@@ -35,57 +37,9 @@ OutOfMemory = Callable[[], BaseException]
 CPU_MEMORY_WORDS = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
 
 
-class GreyDetector:
-    """One region, whose feature is the grey level of the photo; notes the greys of each call."""
-
-    feature_dim, num_classes, num_attributes = 1, 2, 0
-
-    def __init__(self, preferred_batch: int = 1) -> None:
-        self.preferred_batch = preferred_batch
-        self.calls: list[list[int]] = []
-
-    def describe(self) -> dict[str, Any]:
-        return {}
-
-    def __call__(
-        self,
-        images: Sequence[np.ndarray],
-        /,
-        *,
-        boxes: Sequence[np.ndarray | None] | None = None,
-        whole_image: bool = False,
-    ) -> list[Regions]:
-        greys = [int(image[0, 0, 0]) for image in images]
-        self.calls.append(greys)
-        self.answer(greys)
-        return [one_region(grey) for grey in greys]
-
-    def answer(self, greys: list[int]) -> None:
-        """What a test's detector does before it answers."""
-
-
-def one_region(value: float) -> Regions:
-    zero, one = np.zeros(1, np.int64), np.ones(1, np.float32)
-    return Regions(
-        boxes=np.array([[0, 0, 1, 1]], np.float32),
-        features=np.full((1, 1), value, np.float32),
-        class_ids=zero,
-        class_scores=one,
-        attribute_ids=None,
-        attribute_scores=None,
-        class_probabilities=np.array([[1, 0, 0]], np.float32),
-        proposal_ids=zero,
-    )
-
-
 def photos(folder: Path, count: int, width: Callable[[int], int] = lambda number: 8) -> list[ImageRef]:
     """Photo k is grey k everywhere."""
-    images = []
-    for number in range(count):
-        path = folder / f"{number:03d}.png"
-        cv2.imwrite(str(path), np.full((6, width(number), 3), number, np.uint8))
-        images.append(ImageRef(path.stem, str(path)))
-    return images
+    return [write_photo(folder, f"{number:03d}", grey=number, width=width(number)) for number in range(count)]
 
 
 def features(outcomes: Sequence[RegionRecord | Failure]) -> list[float | str]:
@@ -93,21 +47,30 @@ def features(outcomes: Sequence[RegionRecord | Failure]) -> list[float | str]:
     return [o.reason if isinstance(o, Failure) else float(o.features[0, 0]) for o in outcomes]
 
 
+def before_error(outcomes: Iterator[Any], error: Any, match: str | None = None) -> list[float | str]:
+    """Features of what came before the error."""
+    done: list[Any] = []
+    with pytest.raises(error, match=match):
+        for outcome in outcomes:
+            done.append(outcome)
+    return features(done)
+
+
 class TestGroups:
     def test_a_detector_gets_as_many_photos_as_it_prefers(self, tmp_path: Path) -> None:
-        detector = GreyDetector(preferred_batch=4)
+        detector = FakeDetector(preferred_batch=4)
         outcomes = list(extract_regions(photos(tmp_path, 10), detector))
         assert features(outcomes) == list(range(10))
         assert detector.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
     def test_photos_of_one_size_come_together_and_outcomes_stay_in_order(self, tmp_path: Path) -> None:
-        detector = GreyDetector(preferred_batch=3)
+        detector = FakeDetector(preferred_batch=3)
         images = photos(tmp_path, 12, width=lambda number: 8 if number % 2 else 16)
         assert features(list(extract_regions(images, detector))) == list(range(12))
         assert detector.calls == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
 
     def test_the_detector_may_say_what_goes_together(self, tmp_path: Path) -> None:
-        class ByHeight(GreyDetector):
+        class ByHeight(FakeDetector):
             def batch_key(self, image_hw: tuple[int, int]) -> int:
                 return image_hw[0]
 
@@ -116,7 +79,7 @@ class TestGroups:
         assert detector.calls == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
     def test_a_rare_size_is_not_put_off_for_ever(self, tmp_path: Path) -> None:
-        detector = GreyDetector(preferred_batch=2)
+        detector = FakeDetector(preferred_batch=2)
         images = photos(tmp_path, 60, width=lambda number: 16 if number == 5 else 8)
         assert features(list(extract_regions(images, detector))) == list(range(60))
         assert detector.calls[:6] == [[0, 1], [2, 3], [4, 6], [7, 8], [5], [9, 10]]
@@ -127,7 +90,7 @@ class TestGroups:
         random = np.random.default_rng(0)
         groups = []
         for threads in (1, 5):
-            detector = GreyDetector(preferred_batch=4)
+            detector = FakeDetector(preferred_batch=4)
 
             def read(location: str) -> bytes:
                 time.sleep(random.exponential(0.003))
@@ -149,7 +112,7 @@ class TestGroups:
                 return data
 
             options = ExtractOptions(decode_threads=3)
-            outcomes = extract_regions([image] * 100, GreyDetector(batch), options=options, read_bytes=read)
+            outcomes = extract_regions([image] * 100, FakeDetector(batch), options=options, read_bytes=read)
             held = images_on_their_way(3, batch)
             for done in range(1, 20):
                 next(outcomes)
@@ -160,7 +123,7 @@ class TestGroups:
             assert len(reads) <= 19 + held
 
     def test_a_detector_may_prepare_photos_in_the_threads_that_load_them(self, tmp_path: Path) -> None:
-        class Preparing(GreyDetector):
+        class Preparing(FakeDetector):
             threads: frozenset[str] = frozenset()
 
             def prepare(self, pixels: np.ndarray) -> np.ndarray:
@@ -175,16 +138,14 @@ class TestGroups:
         assert detector.threads == {"load photos"}
 
 
-class Small(GreyDetector):
-    """Has memory for `most` photos, and for none of grey 7."""
+def small_detector(error: OutOfMemory) -> FakeDetector:
+    """Prefers eight photos, has memory for two, and for none of grey 7."""
 
-    def __init__(self, preferred_batch: int, most: int, error: OutOfMemory) -> None:
-        super().__init__(preferred_batch)
-        self._most, self._error = most, error
+    def answer(greys: list[int]) -> None:
+        if len(greys) > 2 or 7 in greys:
+            raise error()
 
-    def answer(self, greys: list[int]) -> None:
-        if len(greys) > self._most or 7 in greys:
-            raise self._error()
+    return FakeDetector(8, answer)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +157,8 @@ class Small(GreyDetector):
         MemoryError,
     ],
 )
-def test_memory_that_runs_out_splits_the_group_and_warns_once(
-    tmp_path: Path, error: OutOfMemory, caplog: pytest.LogCaptureFixture
-) -> None:
-    detector = Small(8, 2, error)
+def test_memory_that_runs_out_splits_the_group_and_warns_once(tmp_path: Path, error: OutOfMemory, caplog: Any) -> None:
+    detector = small_detector(error)
     with caplog.at_level(logging.WARNING):
         outcomes = list(extract_regions(photos(tmp_path, 24), detector))
     assert features(outcomes) == [*range(7), "out of device memory", *range(8, 24)]
@@ -212,7 +171,7 @@ def test_memory_that_runs_out_splits_the_group_and_warns_once(
 
 
 def test_what_memory_holds_is_remembered_between_extractions(tmp_path: Path) -> None:
-    detector = Small(8, 2, MemoryError)
+    detector = small_detector(MemoryError)
     calls = DetectorCalls(detector)
     images = photos(tmp_path, 6)
     list(extract_regions(images, detector, calls=calls))
@@ -223,38 +182,18 @@ def test_what_memory_holds_is_remembered_between_extractions(tmp_path: Path) -> 
 
 
 def test_a_poisoned_photo_in_a_group_fails_alone(tmp_path: Path) -> None:
-    class Poisoned(GreyDetector):
-        def answer(self, greys: list[int]) -> None:
-            if 5 in greys:
-                raise ValueError("grey 5 is unlucky")
-
-    detector = Poisoned(preferred_batch=4)
+    detector = FakeDetector(4, when(5, raises(ValueError("grey 5 is unlucky"))))
     outcomes = list(extract_regions(photos(tmp_path, 12), detector))
     assert features(outcomes) == [0, 1, 2, 3, 4, "detector failed", *range(6, 12)]
     assert detector.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [4], [5], [6], [7], [8, 9, 10, 11]]
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), torch.AcceleratorError),
-        (KeyError("a bug"), KeyError),
-    ],
+    "error", [torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), KeyError("a bug")]
 )
-def test_what_is_not_about_a_photo_stops_the_run_after_what_was_done(
-    tmp_path: Path, error: Exception, kind: type[Exception]
-) -> None:
-    class Broken(GreyDetector):
-        def answer(self, greys: list[int]) -> None:
-            if 6 in greys:
-                raise error
-
-    outcomes = extract_regions(photos(tmp_path, 12), Broken(preferred_batch=2))
-    done: list[Any] = []
-    with pytest.raises(kind):
-        for outcome in outcomes:
-            done.append(outcome)
-    assert features(done) == list(range(6))
+def test_what_is_not_about_a_photo_stops_the_run_after_what_was_done(tmp_path: Path, error: Exception) -> None:
+    outcomes = extract_regions(photos(tmp_path, 12), FakeDetector(2, when(6, raises(error))))
+    assert before_error(outcomes, type(error)) == list(range(6))
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ESTALE])
@@ -266,15 +205,12 @@ def test_too_many_open_files_or_a_file_system_that_went_stop_the_run(tmp_path: P
             raise OSError(number, os.strerror(number), location)
         return Path(location).read_bytes()
 
-    done: list[Any] = []
-    with pytest.raises(OSError, match=os.strerror(number)):
-        for outcome in extract_regions(images, GreyDetector(), read_bytes=read):
-            done.append(outcome)
-    assert features(done) == [0, 1, 2]
+    outcomes = extract_regions(images, FakeDetector(), read_bytes=read)
+    assert before_error(outcomes, OSError, os.strerror(number)) == [0, 1, 2]
 
 
 def test_memory_that_runs_out_in_the_decoder_stops_the_run_and_names_the_photo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Any
 ) -> None:
     def fails(*arguments: Any) -> np.ndarray:
         raise cv2.error("OpenCV(5.0.0) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 108 bytes")
@@ -282,11 +218,11 @@ def test_memory_that_runs_out_in_the_decoder_stops_the_run_and_names_the_photo(
     images = photos(tmp_path, 2)
     monkeypatch.setattr(cv2, "imdecode", fails)
     with pytest.raises(MemoryError, match=f"{images[0].location}: decoding this image"):
-        list(extract_regions(images, GreyDetector()))
+        list(extract_regions(images, FakeDetector()))
 
 
 def test_a_key_that_cannot_be_computed_stops_the_run(tmp_path: Path) -> None:
-    class NoKeys(GreyDetector):
+    class NoKeys(FakeDetector):
         def batch_key(self, image_hw: tuple[int, int]) -> int:
             raise KeyError(image_hw)
 
@@ -295,9 +231,9 @@ def test_a_key_that_cannot_be_computed_stops_the_run(tmp_path: Path) -> None:
 
 
 def test_a_detector_that_loses_a_photo_is_a_bug(tmp_path: Path) -> None:
-    class Losing(GreyDetector):
+    class Losing(FakeDetector):
         def __call__(self, images: Sequence[np.ndarray], /, **options: Any) -> list[Regions]:
-            return super().__call__(images[:-1], **options)
+            return super().__call__(images, **options)[:-1]
 
     with pytest.raises(AssertionError, match="gave 1 results for 2 photos"):
         list(extract_regions(photos(tmp_path, 4), Losing(preferred_batch=2)))
@@ -321,33 +257,34 @@ def blocking_read(gate: threading.Event, *ids: str) -> Callable[[str], bytes]:
     return read
 
 
+def after_decoding(monkeypatch: pytest.MonkeyPatch, do: Callable[[int], object]) -> None:
+    """The decoder of photos does this, with the grey of the photo, before it returns."""
+    decode = detector_calls.decode_image
+
+    def decode_and_do(data: bytes, **options: Any) -> np.ndarray:
+        pixels = decode(data, **options)
+        do(int(pixels[0, 0, 0]))
+        return pixels
+
+    monkeypatch.setattr(detector_calls, "decode_image", decode_and_do)
+
+
 class TestWatchdog:
     def test_reads_that_hang_are_given_up_and_the_others_go_on(self, tmp_path: Path, gate: threading.Event) -> None:
         # More of them than threads: each is replaced by another.
         stuck = ["000", "003", "004", "005", "011"]
         options = ExtractOptions(decode_threads=2, load_timeout=0.5)
         images = photos(tmp_path, 12)
-        outcomes = list(
-            extract_regions(images, GreyDetector(), options=options, read_bytes=blocking_read(gate, *stuck))
-        )
+        read = blocking_read(gate, *stuck)
+        outcomes = list(extract_regions(images, FakeDetector(), options=options, read_bytes=read))
         assert features(outcomes) == ["timeout" if image.image_id in stuck else int(image.image_id) for image in images]
         (first, *_) = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         assert (first.stage, first.detail) == ("read", "still being read after 0.5 s (--load-timeout)")
 
-    def test_a_decoder_that_hangs_is_given_up(
-        self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        decode = detector_calls.decode_image
-
-        def endless(data: bytes, **options: Any) -> np.ndarray:
-            pixels = decode(data, **options)
-            if pixels[0, 0, 0] == 1:
-                gate.wait()
-            return pixels
-
-        monkeypatch.setattr(detector_calls, "decode_image", endless)
+    def test_a_decoder_that_hangs_is_given_up(self, tmp_path: Path, gate: Any, monkeypatch: Any) -> None:
+        after_decoding(monkeypatch, lambda grey: grey == 1 and gate.wait())
         options = ExtractOptions(load_timeout=0.5)
-        outcomes = list(extract_regions(photos(tmp_path, 3), GreyDetector(), options=options))
+        outcomes = list(extract_regions(photos(tmp_path, 3), FakeDetector(), options=options))
         assert features(outcomes) == [0, "timeout", 2]
         assert isinstance(outcomes[1], Failure) and outcomes[1].stage == "decode"
 
@@ -358,25 +295,15 @@ class TestWatchdog:
         before = threading.active_count()
         done: list[Any] = []
         with pytest.raises(RuntimeError, match=r"16 images before this one hang as well.*does the file system"):
-            for outcome in extract_regions(images, GreyDetector(), options=options, read_bytes=read):
+            for outcome in extract_regions(images, FakeDetector(), options=options, read_bytes=read):
                 done.append(outcome)
                 assert threading.active_count() <= before + 1 + 8 + MAX_LEFT_BEHIND
         assert set(features(done)) == {"timeout"}
 
-    def test_many_slow_decoders_cost_their_own_photos_alone(
-        self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        decode = detector_calls.decode_image
-
-        def slow(data: bytes, **options: Any) -> np.ndarray:
-            pixels = decode(data, **options)
-            if pixels[0, 0, 0] < MAX_LEFT_BEHIND + 2:
-                gate.wait(1.2)
-            return pixels
-
-        monkeypatch.setattr(detector_calls, "decode_image", slow)
+    def test_many_slow_decoders_cost_their_own_photos_alone(self, tmp_path: Path, gate: Any, monkeypatch: Any) -> None:
+        after_decoding(monkeypatch, lambda grey: grey < MAX_LEFT_BEHIND + 2 and gate.wait(1.2))
         options = ExtractOptions(load_timeout=0.3, decode_threads=8)
-        found = features(list(extract_regions(photos(tmp_path, MAX_LEFT_BEHIND + 6), GreyDetector(), options=options)))
+        found = features(list(extract_regions(photos(tmp_path, MAX_LEFT_BEHIND + 6), FakeDetector(), options=options)))
         assert found[MAX_LEFT_BEHIND + 2 :] == list(range(MAX_LEFT_BEHIND + 2, MAX_LEFT_BEHIND + 6))
         assert found.count("timeout") >= MAX_LEFT_BEHIND
 
@@ -384,39 +311,29 @@ class TestWatchdog:
         images = photos(tmp_path, MAX_LEFT_BEHIND)
         options = ExtractOptions(decode_threads=16, load_timeout=0.3)
         stuck = blocking_read(gate, *(image.image_id for image in images))
-        assert set(features(list(extract_regions(images, GreyDetector(), options=options, read_bytes=stuck)))) == {
-            "timeout"
-        }
+        outcomes = list(extract_regions(images, FakeDetector(), options=options, read_bytes=stuck))
+        assert set(features(outcomes)) == {"timeout"}
         with pytest.raises(RuntimeError, match="16 images before this one hang as well in this process"):
-            list(extract_regions(images[:1], GreyDetector(), options=options, read_bytes=stuck))
+            list(extract_regions(images[:1], FakeDetector(), options=options, read_bytes=stuck))
         gate.set()  # they come back
         assert wait_for_threads(20)
-        assert features(list(extract_regions(images[:1], GreyDetector()))) == [0]
+        assert features(list(extract_regions(images[:1], FakeDetector()))) == [0]
 
     def test_a_detector_that_hangs_stops_the_run(self, tmp_path: Path, gate: threading.Event) -> None:
-        class Hanging(GreyDetector):
-            def answer(self, greys: list[int]) -> None:
-                if 2 in greys:
-                    gate.wait()
-
-        done: list[Any] = []
-        with pytest.raises(RuntimeError, match=r"not come back from image '002' for 0\.6 s \(--detect-timeout\)"):
-            for outcome in extract_regions(photos(tmp_path, 6), Hanging(), options=ExtractOptions(detect_timeout=0.6)):
-                done.append(outcome)
-        assert features(done) == [0, 1]
+        detector, options = FakeDetector(1, when(2, gate.wait)), ExtractOptions(detect_timeout=0.6)
+        outcomes = extract_regions(photos(tmp_path, 6), detector, options=options)
+        message = r"not come back from image '002' for 0\.6 s \(--detect-timeout\)"
+        assert before_error(outcomes, RuntimeError, message) == [0, 1]
 
     def test_slow_calls_are_not_a_call_that_hangs(self, tmp_path: Path) -> None:
-        class Slow(GreyDetector):
-            def answer(self, greys: list[int]) -> None:
-                time.sleep(0.3)
-
-        outcomes = list(extract_regions(photos(tmp_path, 5), Slow(), options=ExtractOptions(detect_timeout=0.6)))
+        detector, options = FakeDetector(1, lambda greys: time.sleep(0.3)), ExtractOptions(detect_timeout=0.6)
+        outcomes = list(extract_regions(photos(tmp_path, 5), detector, options=options))
         assert features(outcomes) == list(range(5))
 
     def test_a_slow_caller_is_nobodys_timeout(self, tmp_path: Path) -> None:
         options = ExtractOptions(load_timeout=0.3, detect_timeout=0.3)
         done: list[Any] = []
-        for outcome in extract_regions(photos(tmp_path, 8), GreyDetector(), options=options):
+        for outcome in extract_regions(photos(tmp_path, 8), FakeDetector(), options=options):
             done.append(outcome)
             time.sleep(0.4 if len(done) == 1 else 0)
         assert features(done) == list(range(8))
@@ -430,7 +347,7 @@ class TestWatchdog:
 
         options = ExtractOptions(load_timeout=1.0, decode_threads=1)  # so that photo 4 is read after the caller's pause
         done: list[Any] = []
-        for outcome in extract_regions(images, GreyDetector(), options=options, read_bytes=read):
+        for outcome in extract_regions(images, FakeDetector(), options=options, read_bytes=read):
             done.append(outcome)
             time.sleep(1.2 if len(done) == 1 else 0)
         assert features(done) == list(range(8))
@@ -439,44 +356,32 @@ class TestWatchdog:
         stopping = threading.Event()
         done: list[Any] = []
         with pytest.raises(ExtractionStopped):
-            for outcome in extract_regions(photos(tmp_path, 12), GreyDetector(), should_stop=stopping.is_set):
+            for outcome in extract_regions(photos(tmp_path, 12), FakeDetector(), should_stop=stopping.is_set):
                 done.append(outcome)
                 if len(done) == 3:
                     stopping.set()
         assert features(done) == [0, 1, 2]
 
     def test_it_stops_when_told_to_while_the_detector_computes(self, tmp_path: Path, gate: threading.Event) -> None:
-        class Hanging(GreyDetector):
-            def answer(self, greys: list[int]) -> None:
-                gate.wait()
-
         stopping = threading.Event()
         threading.Timer(0.3, stopping.set).start()
         with pytest.raises(ExtractionStopped):
-            list(extract_regions(photos(tmp_path, 6), Hanging(), should_stop=stopping.is_set))
+            detector = FakeDetector(1, lambda greys: gate.wait())
+            list(extract_regions(photos(tmp_path, 6), detector, should_stop=stopping.is_set))
 
 
 def test_one_detector_computes_for_one_thread_at_a_time(tmp_path: Path) -> None:
-    class Exclusive(GreyDetector):
-        inside = 0
+    inside: list[list[int]] = []
 
-        def answer(self, greys: list[int]) -> None:
-            self.inside += 1
-            time.sleep(0.002)
-            assert self.inside == 1
-            self.inside -= 1
+    def answer(greys: list[int]) -> None:
+        inside.append(greys)
+        time.sleep(0.002)
+        assert len(inside) == 1
+        inside.pop()
 
-    detector = Exclusive()
+    detector = FakeDetector(1, answer)
     calls = DetectorCalls(detector)
     images = photos(tmp_path, 20)
-    found: list[list[float | str]] = []
-
-    def run() -> None:
-        found.append(features(list(extract_regions(images, detector, calls=calls))))
-
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [list(range(20))] * 3
+    with ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda _: features(list(extract_regions(images, detector, calls=calls))), range(3))
+    assert list(found) == [list(range(20))] * 3

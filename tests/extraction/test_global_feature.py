@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import pickle
 import re
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import pytest
 import torch
 import torchvision
 from safetensors.torch import save_file
+from small_files import Hostile
 from torch import Tensor, nn
 from torchvision.transforms import functional as transforms
 
@@ -74,9 +74,7 @@ def old_densenet_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_feature_is_what_torchvisions_network_feeds_its_classifier(
-    name: str, image: np.ndarray, tmp_path: Path
-) -> None:
+def test_the_feature_is_what_torchvision_feeds_its_classifier(name: str, image: np.ndarray, tmp_path: Path) -> None:
     network = torchvision_network(name)
     torch.save(old_densenet_names(network.state_dict()), tmp_path / "file.pth")
     feature = build_global_feature(f"{name}={tmp_path / 'file.pth'}")
@@ -129,9 +127,7 @@ def test_random_weights_fit_float16_and_tell_pictures_apart(name: str, image: np
     assert np.abs(one - other).max() > 0.05 * np.abs(one).max() > 0.005
 
 
-def test_features_do_not_depend_on_company_or_on_the_global_generator(
-    image: np.ndarray, resnet18: GlobalFeature
-) -> None:
+def test_features_do_not_depend_on_company_or_the_global_generator(image: np.ndarray, resnet18: GlobalFeature) -> None:
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
     feature = build_global_feature("resnet18=random:1")
@@ -152,18 +148,10 @@ def test_any_size_of_photo(image_hw: tuple[int, int], resnet18: GlobalFeature) -
     np.testing.assert_allclose(grey, resnet18(np.full((224, 224, 3), 90, np.uint8)), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        (np.zeros((4, 4), np.uint8), r"\(4, 4\) uint8"),
-        (np.zeros((4, 4, 3), np.float32), "float32"),
-        (np.zeros((0, 4, 3), np.uint8), "0x4 pixels"),
-        ("photo.jpg", "got str"),
-    ],
-)
-def test_what_is_no_photo_is_refused(bad: Any, words: str, resnet18: GlobalFeature) -> None:
-    with pytest.raises(ValueError, match=words):
-        resnet18(bad)
+def test_what_is_no_photo_is_refused(resnet18: GlobalFeature) -> None:
+    """By the check of the detector."""
+    with pytest.raises(ValueError, match=r"\(4, 4, 3\) float32"):
+        resnet18(np.zeros((4, 4, 3), np.float32))
 
 
 @pytest.mark.parametrize(
@@ -181,24 +169,16 @@ def test_a_spec_that_names_nothing_is_refused(spec: str, words: str) -> None:
         build_global_feature(spec)
 
 
-def _cut(state: dict[str, Tensor]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if name != "layer2.0.conv1.weight"}
-
-
-def _extra(state: dict[str, Tensor]) -> dict[str, Any]:
-    return {**state, "layer9.weight": torch.zeros(3)}
-
-
-def _poison(state: dict[str, Tensor]) -> dict[str, Any]:
-    return {**state, "bn1.bias": torch.full((64,), float("nan"))}
+def without(state: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {key: value for key, value in state.items() if key != name}
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (_cut, "1 missing: layer2.0.conv1.weight (128, 64, 3, 3)"),
-        (_extra, "1 extra: layer9.weight (3,)"),
-        (_poison, "1 non-finite: bn1.bias (64,)"),
+        (lambda state: without(state, "layer2.0.conv1.weight"), "1 missing: layer2.0.conv1.weight (128, 64, 3, 3)"),
+        (lambda state: {**state, "layer9.weight": torch.zeros(3)}, "1 extra: layer9.weight (3,)"),
+        (lambda state: {**state, "bn1.bias": torch.full((64,), torch.nan)}, "1 non-finite: bn1.bias (64,)"),
         (lambda state: {"fc.weight": state["fc.weight"]}, "0 weights, the network has"),
     ],
 )
@@ -222,11 +202,7 @@ def test_one_weight_under_its_old_and_its_new_name_is_refused(tmp_path: Path) ->
 
 
 def test_a_file_that_wants_to_run_code_is_refused_and_runs_nothing(tmp_path: Path) -> None:
-    class Hostile:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return os.mkdir, (str(tmp_path / "canary"),)
-
-    (tmp_path / "file.pth").write_bytes(pickle.dumps({"conv1.weight": Hostile()}))
+    (tmp_path / "file.pth").write_bytes(pickle.dumps({"conv1.weight": Hostile(tmp_path / "canary")}))
     with pytest.raises(ValueError, match="weights"):
         build_global_feature(f"resnet18={tmp_path / 'file.pth'}")
     assert not (tmp_path / "canary").exists()

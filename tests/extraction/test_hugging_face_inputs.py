@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from small_networks import NARROW
 from torch import Tensor
 from transformers import (
     BertConfig,
@@ -31,7 +32,6 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.hugging_face_inputs import RegionProcessor
-from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.record.region_record import RegionRecord
@@ -75,8 +75,8 @@ def model(request: pytest.FixtureRequest) -> torch.nn.Module:
 def tiny_detector() -> Detector:
     """The small network at the size of milliseconds."""
     torch.set_num_threads(1)  # threads waiting for each other cost more than they give
-    sizes = {"base_channels": 4, "short_edge": 48, "long_edge": 80, "proposals_after_nms": 16}
-    return build_detector(dataclasses.replace(CONFIGS["small"], **sizes), weights="random:1")
+    sizes = {"short_edge": 48, "long_edge": 80, "proposals_after_nms": 16}
+    return build_detector(dataclasses.replace(NARROW, **sizes), weights="random:1")
 
 
 @pytest.fixture
@@ -207,9 +207,7 @@ def test_a_path_an_array_and_a_pillow_image_give_the_same(
         assert torch.equal(got["visual_feats"], want["visual_feats"])
         assert torch.equal(got["visual_pos"], want["visual_pos"])
     swapped = processor(np.ascontiguousarray(bgr[:, :, ::-1]), "a dog")
-    assert swapped["visual_feats"].shape != want["visual_feats"].shape or not torch.equal(
-        swapped["visual_feats"], want["visual_feats"]
-    )
+    assert not torch.equal(swapped["visual_feats"], want["visual_feats"])
 
 
 def test_one_photo_is_looked_at_once_for_several_texts(tokenizer: BertTokenizer, tiny_detector: Detector) -> None:
@@ -235,9 +233,7 @@ def test_models_with_heads_take_them_too(tokenizer: BertTokenizer) -> None:
     visual_bert = VisualBertForQuestionAnswering(visual_bert_config(num_labels=5)).eval()
     lxmert = LxmertForQuestionAnswering(lxmert_config(num_qa_labels=5)).eval()
     with torch.inference_mode():
-        inputs = RegionProcessor(None, tokenizer, visual_bert.config)(
-            record, ["a dog [MASK]", "where is the cat [MASK]"]
-        )
+        inputs = RegionProcessor(None, tokenizer, visual_bert.config)(record, ["a dog [MASK]", "where is [MASK]"])
         assert visual_bert(**inputs).logits.shape == (2, 5)
         inputs = RegionProcessor(None, tokenizer, lxmert.config)(record, ["a dog ?", "where is the cat ?"])
         assert lxmert(**inputs.to("cpu")).question_answering_score.shape == (2, 5)
@@ -258,11 +254,7 @@ def test_no_regions_are_fine_for_visual_bert_and_an_error_for_lxmert(tokenizer: 
 @pytest.mark.parametrize(
     ("photo", "text", "words"),
     [
-        (
-            make_record("r", 2, width=8),
-            "a dog",
-            "record 'r' holds features of width 8, the model's visual_feat_dim is 128",
-        ),
+        (make_record("r", 2, width=8), "a dog", "record 'r' holds features of width 8, the model's visual_feat_dim is"),
         (make_record("r", 2), "dog " * 30, "a text of 32 tokens; this model takes at most 24"),
         ([make_record("r", 2)] * 2, ["a"] * 3, "2 photos and 3 texts"),
         ([], [], "0 photos and 0 texts"),
@@ -275,14 +267,10 @@ def test_what_does_not_fit_is_one_clear_error(tokenizer: BertTokenizer, photo: A
         RegionProcessor(None, tokenizer, lxmert_config())(photo, text)
 
 
-def test_another_model_detector_or_tokenizer_is_one_clear_error(
-    tokenizer: BertTokenizer, tiny_detector: Detector
-) -> None:
+def test_another_model_or_tokenizer_is_one_clear_error(tokenizer: BertTokenizer, tiny_detector: Detector) -> None:
     with pytest.raises(ValueError, match="model type 'bert'; regions become inputs of visual_bert, lxmert"):
         RegionProcessor(None, tokenizer, BertConfig())  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match="detector gives features of width 128, the model's visual_embedding_dim is 2048"
-    ):
+    with pytest.raises(ValueError, match="gives features of width 128, the model's visual_embedding_dim is 2048"):
         RegionProcessor(tiny_detector, tokenizer, visual_bert_config(2048))
     config = lxmert_config()
     config.vocab_size = 6
@@ -290,9 +278,7 @@ def test_another_model_detector_or_tokenizer_is_one_clear_error(
         RegionProcessor(None, tokenizer, config)(make_record("r", 1), "a dog")
 
 
-def test_a_photo_that_cannot_be_used_is_named(
-    tokenizer: BertTokenizer, tiny_detector: Detector, tmp_path: Path
-) -> None:
+def test_a_photo_that_cannot_be_used_is_named(tokenizer: Any, tiny_detector: Detector, tmp_path: Path) -> None:
     processor = RegionProcessor(tiny_detector, tokenizer, lxmert_config())
     with pytest.raises(OSError, match=re.escape(f"photo {tmp_path / 'none.jpg'}: not found")):
         processor(tmp_path / "none.jpg", "a dog")

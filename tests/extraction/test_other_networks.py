@@ -10,6 +10,7 @@ import pytest
 import torch
 import torchvision
 from safetensors.torch import save_file
+from small_networks import with_counters
 from torch import Tensor, nn
 from torchvision.models import detection, segmentation
 from transformers import ResNetConfig, ResNetForImageClassification, ResNetModel
@@ -113,11 +114,6 @@ def theirs() -> dict[str, Tensor]:
     state = random_state({name: tuple(value.shape) for name, value in expected.items()}, seed=7)
     classes = {"fc.weight": torch.zeros(10, SIZES.feature_dim), "fc.bias": torch.zeros(10)}
     return {**{back[name]: value for name, value in state.items()}, **classes}
-
-
-def with_counters(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    counters = {name.replace("running_var", "num_batches_tracked"): torch.tensor(9) for name in state if "_var" in name}
-    return {**state, **counters}
 
 
 def built(weights: Path, **options: Any) -> Detector:

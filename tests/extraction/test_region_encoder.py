@@ -1,4 +1,5 @@
-"""The region encoder as a part that is trained: what moves, what stays, what a batch may not change."""
+"""The region encoder as a part that is trained: what moves, what stays, what a batch may not change; regions hidden in
+photos and in the network's input, and what the resize between the two carries over their edges."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.resnet import NormedConv
 from roibeam.extraction.network.roi_heads import pool_regions
+from roibeam.extraction.photos.preprocessing import blank_photo, blank_regions
 from roibeam.extraction.region_encoder import STAGES, RegionEncoder, collate_photos, load_encoder_weights, prepare_photo
 from roibeam.extraction.weights.families import family_names
 from roibeam.extraction.weights.loading import build_detector
@@ -45,9 +47,8 @@ def boxes():
 def batch(noise_image, boxes):
     """Two photos of different shape, four and two boxes."""
     upright = np.ascontiguousarray(noise_image.transpose(1, 0, 2)[::-1])
-    return collate_photos(
-        [prepare_photo(noise_image, boxes, TINY, CONVENTION), prepare_photo(upright, boxes[1:3] / 2, TINY, CONVENTION)]
-    )
+    photos = ((noise_image, boxes), (upright, boxes[1:3] / 2))
+    return collate_photos([prepare_photo(image, own, TINY, CONVENTION) for image, own in photos])
 
 
 def features(encoder, batch, **changes):
@@ -61,26 +62,19 @@ def test_shape_and_padding_rows(encoder, batch):
     assert got.shape == (2, 4, encoder.feature_dim) == (2, 4, 128)
     assert batch.region_mask.tolist() == [[True] * 4, [True, True, False, False]]
     assert not got[1, 2:].any() and (got[batch.region_mask].amax(1) > 0).all()
+    assert torch.equal(features(tiny_encoder().train(), batch), got)
 
 
-@pytest.mark.parametrize(
-    "quirk",
-    [
-        {"channel_order": "rgb"},
-        {"resize": "float-bilinear"},
-        {"stem_pool": "pad-0-ceil"},
-        {"stride_conv": "3x3"},
-        {"norm_eps": 1e-3},
-        {"res5_stride": 2},
-        {"res5_dilation": 1},
-        {"region_pool": "roi-pool"},
-        {"box_clip": "edge"},
-    ],
-    ids=lambda quirk: next(iter(quirk)),
-)
-def test_each_convention_shows_in_the_features(quirk, noise_image, boxes):
+QUIRKS = {
+    "channel_order": "rgb", "resize": "float-bilinear", "stem_pool": "pad-0-ceil", "stride_conv": "3x3",
+    "norm_eps": 1e-3, "res5_stride": 2, "res5_dilation": 1, "region_pool": "roi-pool", "box_clip": "edge",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("convention", QUIRKS)
+def test_each_convention_shows_in_the_features(convention, noise_image, boxes):
     made = []
-    for conventions in (CONVENTION, dataclasses.replace(CONVENTION, **quirk)):
+    for conventions in (CONVENTION, dataclasses.replace(CONVENTION, **{convention: QUIRKS[convention]})):
         batch = collate_photos([prepare_photo(noise_image, boxes, TINY, conventions)])
         made.append(features(tiny_encoder(conventions=conventions), batch))
     assert (made[1] - made[0]).abs().max() > 1e-3 * made[0].abs().max()
@@ -99,15 +93,12 @@ def test_outlines_are_told_in_channels_of_the_map_as_r2c_does(batch):
     with torch.no_grad():
         real = [own[mask] for own, mask in zip(batch.boxes, batch.region_mask, strict=True)]
         pooled = pool_regions(encoder.backbone(batch.pixels), real, encoder.conventions, cells=7)
-        told = torch.nn.functional.conv2d(
-            outlines[batch.region_mask][:, None] - 0.5, *encoder.mask_conv.parameters(), stride=2, padding=1
-        )
-        pooled[:, :8] += told
+        shown = outlines[batch.region_mask][:, None] - 0.5
+        pooled[:, :8] += torch.nn.functional.conv2d(shown, *encoder.mask_conv.parameters(), stride=2, padding=1)
         torch.testing.assert_close(found[batch.region_mask], encoder.roi_heads["res5"](pooled).mean(dim=(2, 3)))
         whole = encoder(batch.pixels, batch.boxes, batch.region_mask)
-        torch.testing.assert_close(
-            whole, encoder(batch.pixels, batch.boxes, batch.region_mask, torch.ones_like(outlines))
-        )
+        ones = encoder(batch.pixels, batch.boxes, batch.region_mask, torch.ones_like(outlines))
+        torch.testing.assert_close(whole, ones)
         assert not torch.allclose(whole, found)
     found.sum().backward()
     trained = {name for name, parameter in encoder.named_parameters() if parameter.grad is not None}
@@ -136,8 +127,6 @@ def test_cell_weights_act_before_the_mean_over_all_cells(encoder, batch):
     half = weighted(left)
     torch.testing.assert_close(half[0], plain[0])
     assert (half[1, 0] - plain[1, 0]).abs().max() > 1e-3
-    with pytest.raises(ValueError, match=r"cell_weights are \(7, 7\), the cells of res5 \(14, 14\)"):
-        weighted(ones[..., :7, :7])
 
 
 def test_order_of_boxes_and_what_stands_in_padding_change_nothing(encoder, batch):
@@ -147,10 +136,8 @@ def test_order_of_boxes_and_what_stands_in_padding_change_nothing(encoder, batch
     torch.testing.assert_close(permuted, want[:, order], rtol=1e-5, atol=1e-5)
     garbage = torch.where(batch.region_mask[..., None], batch.boxes, torch.nan)
     assert torch.equal(features(encoder, batch, boxes=garbage), want)
-    wider = {
-        "boxes": torch.nn.functional.pad(batch.boxes, (0, 0, 0, 3), value=-2.0),
-        "region_mask": torch.nn.functional.pad(batch.region_mask, (0, 3)),
-    }
+    pad = torch.nn.functional.pad
+    wider = {"boxes": pad(batch.boxes, (0, 0, 0, 3), value=-2.0), "region_mask": pad(batch.region_mask, (0, 3))}
     assert torch.equal(features(encoder, batch, **wider)[:, :4], want)
 
 
@@ -189,41 +176,6 @@ def test_only_stages_that_are_not_frozen_get_gradients(frozen, batch):
         else:
             assert all(gradient is not None and gradient.abs().max() > 0 for gradient in gradients), name
     assert not [name for name, _ in encoder.named_parameters() if ".norm." in name]
-
-
-def test_training_moves_convolutions_and_leaves_every_norm(batch):
-    encoder = tiny_encoder().train()
-    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    was = features(encoder, batch)
-    assert torch.equal(features(encoder.eval(), batch), was)
-    encoder.train()
-    optimizer = torch.optim.SGD(encoder.parameters(), lr=1e-6)
-    encoder(batch.pixels, batch.boxes, batch.region_mask).square().sum().backward()
-    optimizer.step()
-    for name, tensor in encoder.state_dict().items():
-        fixed = ".norm." in name or name.startswith(("backbone.stem", "backbone.res2"))
-        assert torch.equal(tensor, before[name]) == fixed, name
-
-
-def test_gradients_are_slopes(batch):
-    """Of a sum of features along random directions, against central differences."""
-    encoder = tiny_encoder(frozen_stages=())
-    weights = torch.randn(2, 4, encoder.feature_dim, generator=torch.Generator().manual_seed(1))
-    pixels = batch.pixels.requires_grad_()
-    (encoder(pixels, batch.boxes, batch.region_mask) * weights).sum().backward()
-    parameters = dict(encoder.named_parameters())
-    names = ("backbone.res2.0.conv2.weight", "backbone.res4.1.conv1.weight", "roi_heads.res5.2.conv3.weight")
-    for tensor in (pixels, *(parameters[name] for name in names)):
-        direction = torch.sign(tensor.grad)
-        step = 1e-4 * tensor.detach().abs().mean()
-        sums = []
-        for sign in (1, -1):
-            with torch.no_grad():
-                tensor.add_(sign * step * direction)
-                sums.append((encoder(pixels, batch.boxes, batch.region_mask).double() * weights).sum())
-                tensor.sub_(sign * step * direction)
-        slope = (sums[0] - sums[1]) / (2 * step)
-        assert slope.item() == pytest.approx((tensor.grad * direction).sum().item(), rel=0.02)
 
 
 def test_a_fixed_norm_folded_into_its_convolution_trains_it_alike():
@@ -281,8 +233,7 @@ def kept_bytes_and_gradients(encoder, batch, cell_weights=None):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_recomputing_keeps_less_and_changes_nothing(batch, weighted):
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.rand(2, 4, 14, 14, generator=generator) if weighted else None
+    weights = torch.rand(2, 4, 14, 14, generator=torch.Generator().manual_seed(0)) if weighted else None
     want, all_kept, gradients = kept_bytes_and_gradients(tiny_encoder(), batch, weights)
     got, few_kept, again = kept_bytes_and_gradients(tiny_encoder(recompute=True), batch, weights)
     assert torch.equal(got, want) and few_kept < all_kept / 5
@@ -291,8 +242,7 @@ def test_recomputing_keeps_less_and_changes_nothing(batch, weighted):
 
 @pytest.mark.parametrize("region_chunk, recompute", [(1, False), (2, True), (5, False), (5, True), (100, True)])
 def test_chunks_of_regions_change_the_last_digits_only(batch, region_chunk, recompute):
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.rand(2, 4, 14, 14, generator=generator)
+    weights = torch.rand(2, 4, 14, 14, generator=torch.Generator().manual_seed(0))
     chunked = tiny_encoder(region_chunk=region_chunk, recompute=recompute)
     want, _, gradients = kept_bytes_and_gradients(tiny_encoder(), batch, weights)
     got, _, again = kept_bytes_and_gradients(chunked, batch, weights)
@@ -301,42 +251,41 @@ def test_chunks_of_regions_change_the_last_digits_only(batch, region_chunk, reco
         torch.testing.assert_close(again[name], gradient, rtol=1e-3, atol=1e-4 * gradient.abs().max().item())
 
 
-def test_arguments_that_do_not_belong_together(encoder, batch):
+@pytest.mark.parametrize(
+    "changes, cell_weights, words",
+    [
+        ({"boxes": torch.zeros(2, 3, 4)}, None, r"boxes \(B, R, 4\).*got .*\(2, 3, 4\) and \(2, 4\) torch.bool"),
+        ({}, torch.ones(2, 3, 14, 14), r"cell_weights must be \(2, 4, h, w\).*got \(2, 3, 14, 14\)"),
+        ({}, torch.ones(2, 4, 7, 7), r"cell_weights are \(7, 7\), the cells of res5 \(14, 14\)"),
+    ],
+)
+def test_arguments_that_do_not_belong_together(encoder, batch, changes, cell_weights, words):
+    changed = dataclasses.replace(batch, **changes)
+    with pytest.raises(ValueError, match=words):
+        encoder(changed.pixels, changed.boxes, changed.region_mask, cell_weights)
+
+
+def test_encoders_that_cannot_be():
     with pytest.raises(ValueError, match=r"frozen_stages has \[6\]; there are .*4: 'backbone.res4'"):
         RegionEncoder(TINY, frozen_stages=(1, 6))
-    with pytest.raises(ValueError, match=r"boxes \(B, R, 4\).*got .*\(2, 3, 4\) and \(2, 4\) torch.bool"):
-        encoder(batch.pixels, batch.boxes[:, :3], batch.region_mask)
-    with pytest.raises(ValueError, match=r"cell_weights must be \(2, 4, h, w\).*got \(2, 3, 14, 14\)"):
-        encoder(batch.pixels, batch.boxes, batch.region_mask, torch.ones(2, 3, 14, 14))
-    with pytest.raises(ValueError, match=r"cell_weights are \(7, 7\), the cells of res5 \(14, 14\)"):
-        encoder(batch.pixels, batch.boxes, batch.region_mask, torch.ones(2, 4, 7, 7))
     with pytest.raises(ValueError, match="region_chunk is 0; it must be at least 1"):
         RegionEncoder(TINY, region_chunk=0)
 
 
-@pytest.mark.parametrize("kind", ["detector", "vlbert", "vlbert-checkpoint"])
-def test_weights_of_every_kind_of_file(kind, encoder, tmp_path):
+def test_weights_of_every_kind_of_file(encoder, tmp_path):
     state = encoder.state_dict()
-    if kind == "detector":
-        path = tmp_path / "detector.safetensors"
-        save_file(build_detector(TINY, weights="random:1").state_dict(), path)
-    elif kind == "vlbert":
-        path = tmp_path / "resnet50-0000.model"
-        torch.save({family_names("vlbert")[name]: tensor for name, tensor in state.items()}, path)
-    else:
-        path = tmp_path / "checkpoint.pth"
-        prefix = "module.image_feature_extractor."
-        official = {prefix + family_names(kind)[name]: tensor for name, tensor in state.items()}
-        copies = {
-            name.replace("roi_head_feature_extractor.", "head.0."): tensor
-            for name, tensor in official.items()
-            if "roi_head" in name
-        }
-        other = {"module.vlbert.end_embedding.weight": torch.zeros(1, 8)}
-        torch.save({"state_dict": official | copies | other}, path)
-    loaded = RegionEncoder(TINY)
-    load_encoder_weights(str(path), loaded)
-    assert all(torch.equal(tensor, state[name]) for name, tensor in loaded.state_dict().items())
+    save_file(build_detector(TINY, weights="random:1").state_dict(), tmp_path / "detector.safetensors")
+    bare = {family_names("vlbert")[name]: tensor for name, tensor in state.items()}
+    torch.save(bare, tmp_path / "resnet50-0000.model")
+    names = {name: f"module.image_feature_extractor.{family_names('vlbert-checkpoint')[name]}" for name in state}
+    official = {names[name]: tensor for name, tensor in state.items()}
+    again = {name.replace("roi_head_feature_extractor.", "head.0."): tensor for name, tensor in official.items()}
+    other = {"module.vlbert.end_embedding.weight": torch.zeros(1, 8)}
+    torch.save({"state_dict": official | again | other}, tmp_path / "checkpoint.pth")
+    for path in tmp_path.iterdir():
+        loaded = RegionEncoder(TINY)
+        load_encoder_weights(str(path), loaded)
+        assert all(torch.equal(tensor, state[name]) for name, tensor in loaded.state_dict().items()), path.name
 
 
 def test_weights_that_do_not_fit_are_listed_and_nothing_is_loaded(encoder, tmp_path):
@@ -415,3 +364,69 @@ class TestPreparePhoto:
     def test_a_photo_without_boxes(self, noise_image):
         batch = collate_photos([prepare_photo(noise_image, np.zeros((0, 4)), TINY, CONVENTION)])
         assert batch.boxes.shape == (1, 0, 4) and batch.region_mask.shape == (1, 0)
+
+
+ENCODER = CONVENTIONS["vlbert-e2e"]
+EDGES = DetectorConfig(short_edge=48, long_edge=80)
+
+
+@pytest.mark.parametrize(
+    ("box", "rows", "columns"),
+    [
+        ((1.9, 2.2, 4.0, 5.9), range(2, 6), range(1, 5)),
+        ((3, 3, 3, 3), range(3, 4), range(3, 4)),
+        ((-5, -5, 2, 1), range(0, 2), range(0, 3)),
+        ((7, 4, 30, 30), range(4, 8), range(7, 10)),
+        ((-9, -9, -2, -2), range(0), range(0)),
+    ],
+)
+def test_whole_pixels_from_the_first_corner_to_the_last(box, rows, columns):
+    photo, pixels = np.full((8, 10, 3), 7, np.uint8), torch.full((3, 8, 10), 7.0)
+    boxes = np.array([box], np.float32)
+    blank = np.zeros((8, 10), bool)
+    blank[np.ix_(rows, columns)] = True
+    assert np.array_equal((blank_photo(photo, boxes, ENCODER) != 7).all(axis=2), blank)
+    assert np.array_equal((blank_regions(pixels, torch.from_numpy(boxes)) == 0).all(dim=0).numpy(), blank)
+    assert (photo == 7).all() and (pixels == 7).all()
+
+
+def test_a_blank_photo_has_the_mean_colour_in_its_own_channel_order():
+    photo, boxes = np.zeros((4, 4, 3), np.uint8), np.array([[0, 0, 1, 1]], np.float32)
+    mean = np.rint(ENCODER.pixel_mean).astype(int).tolist()  # B, G, R
+    assert blank_photo(photo, boxes, ENCODER)[0, 0].tolist() == mean and len(set(mean)) == 3
+    rgb = dataclasses.replace(ENCODER, channel_order="rgb", pixel_mean=tuple(reversed(ENCODER.pixel_mean)))
+    assert blank_photo(photo, boxes, rgb)[0, 0].tolist() == mean
+
+
+@pytest.mark.parametrize("preset", ["vlbert-e2e", "hf", "caffe"])  # resizes of Pillow, of the device, of OpenCV
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("image_hw", [(31, 43), (110, 90)])  # made larger, made smaller
+def test_blanked_before_the_resize_nothing_is_carried_over(preset, flip, image_hw):
+    random, boxes = np.random.default_rng(0), np.array([[4.5, 6.2, 20.7, 25.1], [8, 2, 30, 12]], np.float32)
+    photo = random.integers(0, 256, (*image_hw, 3), dtype=np.uint8)
+    other = photo.copy()
+    for x1, y1, x2, y2 in boxes.astype(int).tolist():
+        other[y1 : y2 + 1, x1 : x2 + 1] = random.integers(0, 256, (y2 + 1 - y1, x2 + 1 - x1, 3))
+    masked = np.ones(2, bool)
+    changed = {}
+    for before in (True, False):
+        ours, theirs = (
+            prepare_photo(each, boxes, EDGES, CONVENTIONS[preset], flip=flip, masked=masked, blank_before_resize=before)
+            for each in (photo, other)
+        )
+        for x1, y1, x2, y2 in ours.boxes.int().tolist():
+            assert not ours.pixels[:, y1 : y2 + 1, x1 : x2 + 1].any()
+        changed[before] = int((ours.pixels != theirs.pixels).any(dim=0).sum())
+    assert changed[True] == 0
+    # Without antialiasing, making a photo smaller reads few pixels, and may read none across these edges.
+    assert changed[False] > 0 or (preset != "vlbert-e2e" and image_hw[0] > EDGES.short_edge)
+
+
+def test_what_is_not_hidden_is_as_it_was():
+    photo = np.random.default_rng(0).integers(0, 256, (60, 60, 3), dtype=np.uint8)
+    boxes = np.array([[4, 6, 20, 25], [30, 30, 50, 50]], np.float32)
+    plain, none = (
+        prepare_photo(photo, boxes, EDGES, ENCODER, masked=np.zeros(2, bool), blank_before_resize=before)
+        for before in (False, True)
+    )
+    assert torch.equal(plain.pixels, none.pixels)

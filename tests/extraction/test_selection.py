@@ -1,14 +1,22 @@
-"""Which regions are kept: against a literal copy of the published rule, and on the cases it leaves open."""
+"""Which regions are kept: against a literal copy of the published rule, on the cases it leaves open, and that every
+field of a policy changes which they are, by the rule its name says.
+
+As in test_conventions.py, `CASES` holds what a probe gives for each value, worked out by hand; a field or a word that
+is missing there fails. That the rules are the published ones is for bench/published_proposals.py too.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
+from roibeam.extraction.network.conventions import _CHOICES, SELECTIONS, SelectionPolicy
 from roibeam.extraction.regions import classwise_max, select_classwise_max, select_regions, select_single_nms
 
 LADDER = SELECTIONS["hf-36"]
@@ -108,3 +116,137 @@ def test_equal_scores_go_to_the_lower_index():
 def test_impossible_policies_are_refused(change, words):
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(SelectionPolicy(), **change)
+
+
+BUTD = replace(SELECTIONS["butd-10-100"], min_regions=0)
+SINGLE = SELECTIONS["hf-36"]
+
+
+def keep(
+    policy: SelectionPolicy,
+    boxes: list[list[float]],
+    scores: list[list[float]],
+    regressed: list[list[float]] | None = None,
+) -> tuple[list[int], list[list[float]]]:
+    """Ids and boxes of what is kept, in photo pixels, which are those of the network."""
+    selected = select_regions(
+        policy,
+        class_scores=torch.tensor(scores),
+        proposal_boxes=torch.tensor(boxes),
+        regressed_boxes=torch.tensor(regressed or boxes),
+        nms_boxes=torch.tensor(regressed or boxes),
+    )
+    return selected.proposal_ids.tolist(), selected.boxes.tolist()
+
+
+# A box, the upper half of it (9x18 pixels of 10x19 when the last pixel counts), and one far away.
+WHOLE, HALF, AWAY = [0.0, 0.0, 10.0, 10.0], [0.0, 0.0, 10.0, 5.0], [50.0, 50.0, 60.0, 60.0]
+APART = [[20.0 * i, 0.0, 20.0 * i + 9, 9.0] for i in range(5)]
+RISING = [[0.1], [0.3], [0.5], [0.7], [0.9]]
+
+
+def method(policy: SelectionPolicy) -> list[int]:
+    """Two boxes on one place, best in different classes: NMS inside each class keeps both, one over all does not."""
+    return keep(replace(policy, min_regions=0), [WHOLE, WHOLE], [[0.8, 0.0], [0.0, 0.7]])[0]
+
+
+def ladder(policy: SelectionPolicy) -> list[int]:
+    """IoU 8/12 between neighbours, 6/14 between the next but one; two regions are wanted."""
+    boxes = [[2.0 * i, 0.0, 2.0 * i + 10, 10.0] for i in range(3)]
+    return keep(replace(policy, min_regions=2), boxes, [[0.9], [0.8], [0.7]])[0]
+
+
+def too_few(policy: SelectionPolicy) -> list[int]:
+    """Three times the same box: no threshold leaves two."""
+    return keep(replace(policy, min_regions=2), [WHOLE] * 3, [[0.7], [0.9], [0.8]])[0]
+
+
+def apart(policy: SelectionPolicy) -> list[int]:
+    return keep(policy, APART, RISING)[0]
+
+
+# field -> (policy, probe, {value: what the probe gives for it})
+CASES: dict[str, tuple[SelectionPolicy, Callable[[SelectionPolicy], object], dict[Any, object]]] = {
+    "method": (BUTD, method, {"classwise-max": [0, 1], "single-nms": [0]}),
+    "kept_box": (
+        BUTD,
+        lambda policy: keep(policy, [WHOLE], [[0.9]], [AWAY])[1],
+        {"proposal": [WHOLE], "regressed": [AWAY]},
+    ),
+    # The first that leaves two of the three: 0.5 does, 0.4 leaves one; 0.7 leaves all.
+    "nms_thresholds": (SINGLE, ladder, {(0.4, 0.5): [0, 2], (0.4, 0.7): [0, 1, 2], (0.5,): [0, 2]}),
+    # IoU is exactly a half.
+    "nms_comparison": (
+        replace(BUTD, nms_thresholds=(0.5,), legacy_plus_one_areas=False),
+        lambda policy: keep(policy, [WHOLE, HALF], [[0.9], [0.8]])[0],
+        {">": [0, 1], ">=": [0]},
+    ),
+    # 11x6 of 11x11 pixels are more than a half, 10x5 of 10x10 are not.
+    "legacy_plus_one_areas": (
+        replace(BUTD, nms_thresholds=(0.5,)),
+        lambda policy: keep(policy, [WHOLE, HALF], [[0.9], [0.8]])[0],
+        {True: [0], False: [0, 1]},
+    ),
+    "when_too_few": (SINGLE, too_few, {"no-nms": [1, 2, 0], "last-threshold": [1]}),
+    "min_score": (BUTD, apart, {0.3: [1, 2, 3, 4], 0.5: [2, 3, 4]}),
+    # One passes 0.9; when more are wanted, the best come, best first.
+    "min_regions": (replace(BUTD, min_score=0.9), apart, {0: [4], 1: [4], 3: [4, 3, 2]}),
+    "max_regions": (BUTD, apart, {4: [1, 2, 3, 4], 2: [4, 3]}),
+    "order": (BUTD, apart, {"published": [1, 2, 3, 4], "score": [4, 3, 2, 1]}),
+}
+
+
+def changed(name: str, value: Any) -> SelectionPolicy:
+    if name == "method" and value == "single-nms":  # goes with other values of other fields only
+        return SINGLE
+    return replace(CASES[name][0], **{name: value})
+
+
+@pytest.mark.parametrize("field, value", [(name, value) for name, case in CASES.items() for value in case[2]], ids=str)
+def test_each_value_keeps_what_its_rule_says(field: str, value: Any) -> None:
+    _, probe, wanted = CASES[field]
+    assert probe(changed(field, value)) == wanted[value]
+
+
+def test_every_field_and_every_word_has_a_case_that_parts_it_from_another() -> None:
+    assert set(CASES) == {field.name for field in fields(SelectionPolicy)}
+    for name, (_, probe, wanted) in CASES.items():
+        if name in _CHOICES:
+            assert set(wanted) == set(_CHOICES[name]), name
+        assert len({repr(probe(changed(name, value))) for value in wanted}) > 1, f"{name} changes nothing"
+
+
+# min_score, min_regions, max_regions and threshold of each published rule; sources stand beside the presets.
+PUBLISHED = {
+    "butd-10-100": (0.2, 10, 100, (0.3,)),
+    "butd-36": (0.2, 36, 36, (0.3,)),
+    "milvlg-10-100": (0.2, 10, 100, (0.3,)),
+    "milvlg-36": (0.2, 36, 36, (0.3,)),
+    "hf-36": (0.0, 10, 36, (0.5, 0.6, 0.7, 0.8, 0.9)),
+    "hf-100": (0.0, 10, 100, (0.5, 0.6, 0.7, 0.8, 0.9)),
+    "d2-36": (0.0, 36, 36, (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),
+    "d2-100": (0.0, 10, 100, (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),
+    "vl-bert": (0.5, 10, 100, (0.3,)),
+    "vilbert": (0.2, 10, 36, (0.3,)),
+    "visualbert": (0.2, 144, 144, (0.3,)),
+    "visualbert-nlvr2": (0.2, 144, 144, (0.5,)),
+    "imagebert": (0.2, 100, 100, (0.3,)),
+    "interbert": (0.2, 90, 100, (0.3,)),
+    "maskrcnn-benchmark-100": (0.0, 100, 100, (0.5,)),
+}
+
+
+def test_presets_hold_the_published_limits() -> None:
+    got = {name: (p.min_score, p.min_regions, p.max_regions, p.nms_thresholds) for name, p in SELECTIONS.items()}
+    assert got == PUBLISHED
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_each_preset_keeps_its_number_of_300_regions(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    corners = torch.rand(300, 2, generator=generator) * 500
+    boxes = torch.cat([corners, corners + 20 + 60 * torch.rand(300, 2, generator=generator)], dim=1)
+    scores = (4 * torch.randn(300, 31, generator=generator)).softmax(dim=1)[:, :30]
+    ids, _ = keep(SELECTIONS[name], boxes.tolist(), scores.tolist())
+    policy = SELECTIONS[name]
+    assert policy.min_regions <= len(ids) <= policy.max_regions and len(set(ids)) == len(ids)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pickle
 import zipfile
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_networks import TINY
+from small_files import Hostile
+from small_networks import TINY, with_counters
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.boxes import cell_anchors
@@ -53,9 +53,8 @@ def test_torch_files_load(tmp_path, detector, state, wrap, suffix):
 
 
 def test_digest_is_that_of_the_numbers_not_of_the_file(tmp_path, detector, state):
-    counters = {name.replace("running_var", "num_batches_tracked"): torch.tensor(7) for name in state if "_var" in name}
     anchors = {CELL_ANCHORS: cell_anchors(TINY, CONVENTIONS["hf"])}
-    torch.save({"model": {**counters, **state, **anchors}}, tmp_path / "a.pth")
+    torch.save({"model": with_counters(state) | anchors}, tmp_path / "a.pth")
     save_file(dict(reversed(list(state.items()))), tmp_path / "b.safetensors")
     digests = set()
     for name in ("a.pth", "b.safetensors"):
@@ -109,8 +108,9 @@ def test_one_bad_number_is_enough(tmp_path, detector, state, value):
 
 def test_one_number_that_stands_for_many_is_refused(tmp_path, detector, state):
     """A file of some kilobytes asked for any memory."""
-    message = refused(tmp_path, detector, {NAME: torch.zeros(1).expand(2**20, 2**20)})
-    assert "its tensors have 4,398,046,511,104 bytes, the file" in message
+    assert "its tensors have 4,398,046,511,104 bytes, the file" in refused(
+        tmp_path, detector, {NAME: torch.zeros(1).expand(2**20, 2**20)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,16 +207,6 @@ def test_containers_are_told_by_their_content(tmp_path, detector, state, suffix)
         load_weights("random:6", detector)
         load_weights(str(path), detector)
         assert same(detector.state_dict(), state)
-
-
-class Hostile:
-    """Creates a file when it is unpickled by anything that runs what a pickle asks for."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.parametrize("container", ["torch", "pickle"])

@@ -1,7 +1,5 @@
 """Lines of the three bottom-up-attention layouts, written independently of the reader."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

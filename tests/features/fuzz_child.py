@@ -1,12 +1,6 @@
 """Where hurt files are read: a fork of the test's process, limited in memory and time, watched for code that runs."""
 
-from __future__ import annotations
-
-import encodings.cp437
-import encodings.utf_16_be
-import encodings.utf_16_le
-import encodings.utf_32_be
-import encodings.utf_32_le
+import importlib
 import os
 import resource
 import signal
@@ -16,16 +10,18 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from soak_share import SHARE
 
+T = TypeVar("T")
 SECONDS_PER_MUTATION = 30
 _SLACK = 4 * 2**20  # arenas of the allocators, which grow in steps
 _CODE = ("exec", "compile", "marshal.loads", "pickle.find_class", "ctypes.", "subprocess.", "os.system", "os.exec",
          "os.posix_spawn", "os.fork", "socket.")  # fmt: skip
-# json and zip find these by themselves in hurt text, and the child watches what is imported and opened.
-_WARM = (encodings.cp437, encodings.utf_16_be, encodings.utf_16_le, encodings.utf_32_be, encodings.utf_32_le)
+for _name in ("cp437", "utf_16_be", "utf_16_le", "utf_32_be", "utf_32_le"):
+    # json and zip find these by themselves in hurt text, and the child watches what is imported and opened.
+    importlib.import_module(f"encodings.{_name}")
 
 
 def soak_seeds(count: int) -> range:
@@ -33,7 +29,7 @@ def soak_seeds(count: int) -> range:
     return range(1000, 1000 + round(count * SHARE))
 
 
-def in_a_child(read_all: Callable[[Callable[[str], None]], None], seeds: range) -> str:
+def in_a_child(read_all: Callable[[Callable[[str], object]], None], seeds: range) -> str:
     """Calls `read_all` in a fork.
 
     Args:
@@ -47,7 +43,7 @@ def in_a_child(read_all: Callable[[Callable[[str], None]], None], seeds: range) 
         status = 1
         try:
             os.close(reading)
-            read_all(lambda mark: _tell(writing, mark))
+            read_all(lambda mark: os.write(writing, mark.encode()))
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -60,10 +56,6 @@ def in_a_child(read_all: Callable[[Callable[[str], None]], None], seeds: range) 
     how = signal.Signals(-code).name if code < 0 else "an exception, printed above"
     assert code == 0 and len(marks) == len(seeds), f"{how} at seed {seeds[min(len(marks), len(seeds) - 1)]}"
     return marks
-
-
-def _tell(writing: int, mark: str) -> None:
-    os.write(writing, mark.encode())
 
 
 @contextmanager
@@ -98,6 +90,20 @@ def traced_peak(read: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def watched(read: Callable[[], T], seed: int, most_bytes: int, seen: list[str]) -> T:
+    """What `read` gives within its time, while nothing is `seen`; for every tenth seed also within its memory."""
+    seen.clear()
+    found: list[T] = []
+    with limited_time():
+        if seed % 10:
+            found.append(read())
+        else:
+            peak = traced_peak(lambda: found.append(read()))
+            assert peak <= most_bytes, f"{peak} bytes of memory, at most {most_bytes} are expected"
+    assert not seen, seen
+    return found[0]
 
 
 def limit_memory(more: int) -> None:

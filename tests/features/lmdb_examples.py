@@ -1,7 +1,5 @@
 """LMDB folders written as the authors of the formats write them: with liblmdb and pickle."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

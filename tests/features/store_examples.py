@@ -1,9 +1,8 @@
 """Records and small stores that the tests of `features` share."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +59,11 @@ def make_record(
         class_distribution={None: None, "full": dense, "top-k": top}[distribution],
         image_feature=(numbers(seed + 7, feature_dim) * 4).astype(kind) if image_feature else None,
     )
+
+
+def with_image_feature(record: RegionRecord, width: int) -> RegionRecord:
+    """The record with an image feature of `width` numbers."""
+    return replace(record, image_feature=(numbers(8, width) * 4).astype(FEATURE_DTYPES[record.feature_dtype]))
 
 
 def write_shard(

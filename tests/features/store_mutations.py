@@ -1,7 +1,5 @@
 """Stores hurt in every place that bytes can be wrong, each by one seed, and what a reader must make of them."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import hashlib
@@ -24,7 +22,6 @@ from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 
 PAGE = 4096
-_META_PAGE, _OVERFLOW_PAGE = 0x08, 0x04
 _LAST_PAGE_AT = 16 + 120  # of a meta page: page header, then MDB_meta's mm_last_pg
 _HOSTILE_VALUES: list[Any] = [
     0, 1, -1, 2, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**400, 0.5, 1e308, True, None, "", "x", "0" * 64,
@@ -43,7 +40,7 @@ class Original:
     Attributes:
         files: name -> bytes, of every file, also in its folders.
         wanted: image id -> record.
-        pages: of branch and leaf pages; headers, bodies: of META and REGION values; index: of the offset index.
+        pages: of branch and leaf pages; index: of the offset index.
     """
 
     folder: Path
@@ -55,15 +52,13 @@ class Original:
     index: Place
 
     @property
-    def headers(self) -> list[Place]:
-        metas = [(row.meta_offset, row.meta_offset + 32) for row in self.rows]
-        return metas + [(row.region_offset, row.region_offset + 48) for row in self.rows]
-
-    @property
-    def bodies(self) -> list[Place]:
-        metas = [(row.meta_offset + 32, row.meta_offset + row.meta_length) for row in self.rows]
-        regions = [(row.region_offset + 48, row.region_offset + row.region_length) for row in self.rows]
-        return [place for place in metas + regions if place[0] < place[1]]
+    def values(self) -> list[tuple[int, int, int]]:
+        """Of META and REGION values and of the index: first byte, end of the header, which a checksum ends, and end."""
+        metas = [(row.meta_offset, row.meta_offset + 32, row.meta_offset + row.meta_length) for row in self.rows]
+        regions = [
+            (row.region_offset, row.region_offset + 48, row.region_offset + row.region_length) for row in self.rows
+        ]
+        return [*metas, *regions, (self.index[0], self.index[0] + 48, self.index[1])]
 
     @property
     def num_bytes(self) -> int:
@@ -108,20 +103,12 @@ def original_of(folder: Path, records: Sequence[RegionRecord]) -> Original:
     data = (folder / data_name).read_bytes()
     with ShardReader(folder / data_name, manifest) as reader:
         rows = tuple(reader.index_rows())
-    pages = []
-    for start in range(2 * PAGE, len(data), PAGE):
-        number, _, flags = struct.unpack_from("<QHH", data, start)
-        if number == start // PAGE and flags in (1, 2):
-            pages.append((start, start + PAGE))
-    return Original(
-        folder,
-        {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()},
-        {record.image_id: record for record in records},
-        data_name,
-        tuple(pages),
-        rows,
-        (manifest.index_offset, manifest.index_offset + manifest.index_bytes),
-    )
+    kinds = [(at, *struct.unpack_from("<QHH", data, at)) for at in range(2 * PAGE, len(data), PAGE)]
+    pages = tuple((at, at + PAGE) for at, number, _, kind in kinds if number == at // PAGE and kind in (1, 2))
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    wanted = {record.image_id: record for record in records}
+    index = (manifest.index_offset, manifest.index_offset + manifest.index_bytes)
+    return Original(folder, files, wanted, data_name, pages, rows, index)
 
 
 def _with_shares(record: RegionRecord) -> RegionRecord:
@@ -165,61 +152,40 @@ def _edited(data: bytes, places: Sequence[Place], choose: random.Random) -> byte
     return changed
 
 
-def _hurt_meta_pages(store: Original, choose: random.Random) -> dict[str, bytes]:
-    # Behind MDB_meta, 152 bytes with the page's header, meta pages hold nothing.
-    return {store.data_name: bytes(_edited(store.files[store.data_name], [(0, 152), (PAGE, PAGE + 152)], choose))}
-
-
-def _hurt_tree_pages(store: Original, choose: random.Random) -> dict[str, bytes]:
-    return {store.data_name: bytes(_edited(store.files[store.data_name], store.pages, choose))}
-
-
-def _hurt_headers(store: Original, choose: random.Random) -> dict[str, bytes]:
-    return _hurt_values(store, store.headers, choose)
-
-
-def _hurt_features(store: Original, choose: random.Random) -> dict[str, bytes]:
-    return _hurt_values(store, store.bodies, choose)
-
-
-def _hurt_values(store: Original, places: list[Place], choose: random.Random) -> dict[str, bytes]:
+def _hurt_data(
+    store: Original, places: Sequence[Place], choose: random.Random, *, may_seal: bool = True
+) -> dict[str, bytes]:
     """Every other time with checksums that are right again, as a careful attacker leaves them."""
     original = store.files[store.data_name]
     data = _edited(original, places, choose)
-    if choose.random() < 0.5:
-        for row in store.rows:
-            _seal(original, data, (row.meta_offset, row.meta_offset + row.meta_length), 24)
-            _seal(original, data, (row.region_offset, row.region_offset + row.region_length), 40)
+    if may_seal and choose.random() < 0.5:
+        for start, body, end in store.values:
+            if data[start:end] != original[start:end]:
+                data[body - 8 : body] = _checksum(data, start, body, end)
     return {store.data_name: bytes(data)}
 
 
-def _hurt_index(store: Original, choose: random.Random) -> dict[str, bytes]:
+def _checksum(data: bytes, start: int, body: int, end: int) -> bytes:
+    """That of a value as it is, which is of all but the last eight bytes of its header."""
+    return checksum([bytes(data[start : body - 8]), bytes(data[body:end])]).to_bytes(8, "little")
+
+
+def _is_sealed(store: Original, data: bytes) -> bool:
+    """Whether a value or the index was changed and its checksum with it."""
     original = store.files[store.data_name]
+    changed = [(start, body, end) for start, body, end in store.values if data[start:end] != original[start:end]]
+    return any(data[body - 8 : body] == _checksum(data, start, body, end) for start, body, end in changed)
+
+
+def _index_places(store: Original) -> list[Place]:
     start, end = store.index
-    arrays = [(at, min(at + 320, end)) for at in range(start, end, 320)]
-    data = _edited(original, [(start, start + 48), *arrays], choose)
-    if choose.random() < 0.5:
-        _seal(original, data, store.index, 40)
-    return {store.data_name: bytes(data)}
-
-
-def _seal(original: bytes, data: bytearray, place: Place, checksum_at: int) -> None:
-    """Puts the right checksum into a value that was changed."""
-    value = bytes(data[slice(*place)])
-    if value != original[slice(*place)]:
-        data[place[0] + checksum_at : place[0] + checksum_at + 8] = checksum(
-            [value[:checksum_at], value[checksum_at + 8 :]]
-        ).to_bytes(8, "little")
+    return [(start, start + 48), *((at, min(at + 320, end)) for at in range(start, end, 320))]
 
 
 def _hurt_shard_manifest(store: Original, choose: random.Random) -> dict[str, bytes]:
     name = "part-00000.json"
     text = _hurt_json(store.files[name], choose)
     return {name: text, **(_agreeing_manifest(store, name, text, choose) if choose.random() < 0.6 else {})}
-
-
-def _hurt_store_manifest(store: Original, choose: random.Random) -> dict[str, bytes]:
-    return {STORE_MANIFEST_NAME: _hurt_json(store.files[STORE_MANIFEST_NAME], choose)}
 
 
 def _hurt_length(store: Original, choose: random.Random) -> dict[str, bytes]:
@@ -301,13 +267,16 @@ def _agreeing_manifest(store: Original, name: str, text: bytes, choose: random.R
 
 
 FAMILIES: dict[str, Callable[[Original, random.Random], dict[str, bytes]]] = {
-    "lmdb-meta-pages": _hurt_meta_pages,
-    "branch-and-leaf-pages": _hurt_tree_pages,
-    "record-headers": _hurt_headers,
-    "feature-bytes": _hurt_features,
-    "offset-index": _hurt_index,
+    # Behind MDB_meta, 152 bytes with the page's header, meta pages hold nothing.
+    "lmdb-meta-pages": lambda store, choose: _hurt_data(store, [(0, 152), (PAGE, PAGE + 152)], choose, may_seal=False),
+    "branch-and-leaf-pages": lambda store, choose: _hurt_data(store, store.pages, choose, may_seal=False),
+    "record-headers": lambda store, choose: _hurt_data(store, [each[:2] for each in store.values[:-1]], choose),
+    "feature-bytes": lambda store, choose: _hurt_data(
+        store, [(body, end) for _, body, end in store.values[:-1] if body < end], choose
+    ),
+    "offset-index": lambda store, choose: _hurt_data(store, _index_places(store), choose),
     "shard-manifest": _hurt_shard_manifest,
-    "store-manifest": _hurt_store_manifest,
+    "store-manifest": lambda store, choose: {STORE_MANIFEST_NAME: _hurt_json(store.files[STORE_MANIFEST_NAME], choose)},
     "length": _hurt_length,
 }
 
@@ -329,7 +298,7 @@ def examine(store: Original, changed: dict[str, bytes]) -> str:
     for problem in (*fast, *deep):
         assert "\n" not in problem.what, problem
     assert deep or not fast, fast
-    opened = _said(lambda: FeatureStore(store.folder))
+    opened = _said(FeatureStore, store.folder)
     if opened is None:
         assert fast
         return "f"
@@ -339,12 +308,10 @@ def examine(store: Original, changed: dict[str, bytes]) -> str:
     equal = len(opened) == len(store.wanted)
     with opened:
         for image_id, want in store.wanted.items():
-            record = _said(lambda image_id=image_id: opened.get(image_id))
-            view = _said(lambda image_id=image_id: opened.get(image_id, copy=False))
-            checked = _said(lambda image_id=image_id: opened.get(image_id, check=True))
-            meta = _said(lambda image_id=image_id: opened.meta(image_id))
-            _said(lambda image_id=image_id: opened.prefetch(image_id))
-            counts = _said(lambda image_id=image_id: opened.num_regions_of([image_id]))
+            record, meta = _said(opened.get, image_id), _said(opened.meta, image_id)
+            view, checked = _said(opened.get, image_id, copy=False), _said(opened.get, image_id, check=True)
+            _said(opened.prefetch, [image_id])
+            counts = _said(opened.num_regions_of, [image_id])
             equal &= checked is not None and checked.equals(want) and view is not None and meta is not None
             equal &= counts is not None and counts.tolist() == [want.num_regions]
             assert (record is None) == (view is None)
@@ -358,13 +325,13 @@ def examine(store: Original, changed: dict[str, bytes]) -> str:
             # Recomputed checksums can cover any value; only `deep` compares with the digests.
             assert checked is None or sealed or checked.equals(want), image_id
             if view is not None:
-                _said(lambda view=view: float(view.features.astype(np.float32).sum()))
+                _said(np.sum, view.features.astype(np.float32))
         ids = _said(lambda: list(opened.ids()))
         walked = _said(lambda: [record.image_id for record in opened])
-        equal &= ids == walked == list(store.wanted)
         every = list(store.wanted)
+        equal &= ids == walked == every
         for fields in (("features",), ()):
-            batch = _said(lambda fields=fields: opened.get_batch(every, fields=fields, ragged=bool(fields)))
+            batch = _said(opened.get_batch, every, fields=fields, ragged=bool(fields))
             equal &= batch is not None
             if equal and batch is not None and fields:
                 assert batch.features.tobytes() == b"".join(store.wanted[one].features.tobytes() for one in every)
@@ -372,23 +339,10 @@ def examine(store: Original, changed: dict[str, bytes]) -> str:
     return "f" if fast else "d" if deep else "."
 
 
-def _is_sealed(store: Original, data: bytes) -> bool:
-    """Whether a value or the index was changed and its checksum with it."""
-    original = store.files[store.data_name]
-    places = [(row.meta_offset, row.meta_offset + row.meta_length, 24) for row in store.rows]
-    places += [(row.region_offset, row.region_offset + row.region_length, 40) for row in store.rows]
-    for start, end, at in [*places, (*store.index, 40)]:
-        value = data[start:end]
-        right = checksum([value[:at], value[at + 8 :]]).to_bytes(8, "little")
-        if value != original[start:end] and value[at : at + 8] == right:
-            return True
-    return False
-
-
-def _said(read: Callable[[], T]) -> T | None:
+def _said(read: Callable[..., T], *arguments: Any, **options: Any) -> T | None:
     """What `read` gives, or None when it refuses as it may: with one line that is no bare index or key."""
     try:
-        return read()
+        return read(*arguments, **options)
     except (ValueError, OSError, KeyError) as error:
         assert "\n" not in str(error) and len(str(error)) > 20, repr(error)
         return None

@@ -1,17 +1,17 @@
 """What the comparison of two sources counts, against figures worked out by hand; and when it calls them equal."""
 
-from __future__ import annotations
-
 import json
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 import pytest
 from butd_tsv_examples import CAFFE, LXMERT, fields, line
+from fuzz_child import traced_peak
+from refusals import refused
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
 from roibeam.features import record_pairing, store_comparison
@@ -27,9 +27,10 @@ def stores(tmp_path: Path) -> Callable[..., StoreComparison]:
     """Writes two stores of these records and compares them."""
 
     def run(left: list[RegionRecord], right: list[RegionRecord], **options: Any) -> StoreComparison:
-        write_store(tmp_path / "left", [left])
-        write_store(tmp_path / "right", [right])
-        with RecordSource(tmp_path / "left") as first, RecordSource(tmp_path / "right") as second:
+        folders = [Path(mkdtemp(dir=tmp_path)) for _ in range(2)]
+        for folder, each in zip(folders, (left, right), strict=True):
+            write_store(folder, [each])
+        with RecordSource(folders[0]) as first, RecordSource(folders[1]) as second:
             return compare(first, second, **options)
 
     return run
@@ -76,11 +77,9 @@ def test_matching_does_not_depend_on_the_order_of_regions() -> None:
 def test_memory_of_many_boxes_in_one_place(apart: float, bytes_per_candidate: int) -> None:
     """Each box fits each of the other side. Equal ones need no candidates; of others few lists are made at a time."""
     boxes = np.tile(np.array([[0, 0, 10, 10]], np.float32), (1000, 1))
-    tracemalloc.start()
-    found = match_regions(boxes, boxes + np.float32(apart))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    np.testing.assert_array_equal(found, np.arange(1000)[:, None].repeat(2, axis=1))
+    found: list[np.ndarray] = []
+    peak = traced_peak(lambda: found.append(match_regions(boxes, boxes + np.float32(apart))))
+    np.testing.assert_array_equal(found[0], np.arange(1000)[:, None].repeat(2, axis=1))
     assert peak < bytes_per_candidate * len(boxes) ** 2
 
 
@@ -95,19 +94,15 @@ def test_memory_of_many_boxes_in_one_place(apart: float, bytes_per_candidate: in
 )
 def test_equal_boxes_pair_with_the_nearest_row(left: str, right: str, pairs: list) -> None:
     def boxes(letters: str, apart: float) -> np.ndarray:
-        rows = [[500 + 50 * i + apart, 900, 510 + 50 * i + apart, 910] for i in range(len(letters))]
-        rows = [
-            row if c == "-" else [100 * ord(c), 0, 100 * ord(c) + 10, 10] for c, row in zip(letters, rows, strict=True)
-        ]
-        return np.array(rows, np.float32)
+        corners = [(500 + 50 * i + apart, 900) if c == "-" else (100 * ord(c), 0) for i, c in enumerate(letters)]
+        return np.array([(x, y, x + 10, y + 10) for x, y in corners], np.float32)
 
     assert list(map(tuple, match_regions(boxes(left, 0), boxes(right, 25)).tolist())) == pairs
 
 
 def test_too_many_regions_to_match(monkeypatch: pytest.MonkeyPatch, stores: Callable[..., StoreComparison]) -> None:
     monkeypatch.setattr(record_pairing, "MAX_MATCHED_REGIONS", 5)
-    with pytest.raises(ValueError, match="image 'a': 6 regions in one image; at most 5"):
-        stores([make_record("a", 6)], [make_record("a", 5)])
+    refused("image 'a': 6 regions in one image; at most 5", stores, [make_record("a", 6)], [make_record("a", 5)])
 
 
 # --- What is counted
@@ -123,24 +118,16 @@ def test_a_store_equals_itself(stores: Callable[..., StoreComparison], dtype: st
     json.dumps(found.to_json(), allow_nan=False)
 
 
+def turned(record: RegionRecord, *optional: str) -> RegionRecord:
+    """With its regions in the opposite order."""
+    names = ("boxes", "features", "class_ids", "class_scores", *optional)
+    return replace(record, **{name: getattr(record, name)[::-1].copy() for name in names})
+
+
 def test_dtypes_and_order_of_regions_do_not_matter(stores: Callable[..., StoreComparison]) -> None:
     left = records(3, "float32")
-    right = []
-    for record in left:
-        order = np.arange(record.num_regions)[::-1]
-        assert record.attribute_ids is not None and record.attribute_scores is not None
-        right.append(
-            replace(
-                record,
-                boxes=record.boxes[order].copy(),
-                features=record.features[order].astype(np.float16),
-                class_ids=record.class_ids[order].copy(),
-                class_scores=record.class_scores[order].copy(),
-                attribute_ids=record.attribute_ids[order].copy(),
-                attribute_scores=record.attribute_scores[order].copy(),
-            )
-        )
-    found = stores(left, right)
+    right = [turned(record, "attribute_ids", "attribute_scores") for record in left]
+    found = stores(left, [replace(record, features=record.features.astype(np.float16)) for record in right])
     assert found.equal and found.feature_error is not None and 0 < found.feature_error < 5e-4
 
 
@@ -192,21 +179,15 @@ def test_figures_by_hand(stores: Callable[..., StoreComparison]) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "difference"),
     [
-        ("attribute_scores", np.zeros(3, np.float32), "attribute scores differ by up to 5.00e-01, more than 0.001"),
-        ("image_feature", np.array([4, 0, -3], np.float32), "image features differ by up to 7.50e-01, more than 0.001"),
-        ("image_feature", np.zeros(5, np.float32), "1 image has an image feature of another width"),
-        (
-            "class_distribution",
-            np.full((3, 7), 0.75, np.float16),
-            "class distributions differ by up to 5.00e-01, more than 0.001",
-        ),
-        (
-            "class_distribution",
-            np.full((3, 9), 0.25, np.float16),
-            "1 image has class distributions of another number of classes",
-        ),
+        ("attribute_scores", np.zeros(3, "f4"), "attribute scores differ by up to 5.00e-01, more than 0.001"),
+        ("image_feature", np.array([4, 0, -3], "f4"), "image features differ by up to 7.50e-01, more than 0.001"),
+        ("image_feature", np.zeros(5, "f4"), "1 image has an image feature of another width"),
+        ("class_distribution", np.full((3, 7), 0.75, "f2"),
+         "class distributions differ by up to 5.00e-01, more than 0.001"),
+        ("class_distribution", np.full((3, 9), 0.25, "f2"),
+         "1 image has class distributions of another number of classes"),
     ],
-)
+)  # fmt: skip
 def test_each_optional_field_that_differs_is_a_difference(
     stores: Callable[..., StoreComparison], field: str, value: np.ndarray, difference: str
 ) -> None:
@@ -224,20 +205,9 @@ def test_each_optional_field_that_differs_is_a_difference(
     assert "another" in difference or found.worst[0].image_id == "b"
 
 
-def test_an_image_feature_counts_without_regions(stores: Callable[..., StoreComparison]) -> None:
-    left = make_record("a", 0, dtype="float32", image_feature=True)
-    assert left.image_feature is not None
-    found = stores([left], [replace(left, image_feature=-left.image_feature)])
-    assert found.image_feature_error == 2 and not found.equal
-
-
 def test_distributions_follow_the_pairs(stores: Callable[..., StoreComparison]) -> None:
     left = replace(make_record("a", 2), class_distribution=np.eye(2, 7, dtype=np.float16))
-    turned = {
-        name: getattr(left, name)[::-1].copy()
-        for name in ("boxes", "features", "class_ids", "class_scores", "class_distribution")
-    }
-    assert stores([left], [replace(left, **turned)], max_error=0).equal
+    assert stores([left], [turned(left, "class_distribution")], max_error=0).equal
 
 
 # --- Class distributions of which one or both list a few classes
@@ -294,19 +264,19 @@ def test_worst_images_first(stores: Callable[..., StoreComparison]) -> None:
 
 
 def test_equally_bad_images_come_in_the_order_of_the_store(tmp_path: Path) -> None:
-    write_store(tmp_path / "s", [records(6)])
-    with RecordSource(tmp_path / "s") as left, RecordSource(tmp_path / "s") as right:
-        assert [image.image_id for image in compare(left, right, worst=3).worst] == ["i0", "i1", "i2"]
-        assert compare(left, right, worst=0).worst == ()
+    write_store(folder := tmp_path / "s", [records(6)])
+    assert [image.image_id for image in compare(folder, folder, worst=3).worst] == ["i0", "i1", "i2"]
+    assert compare(folder, folder, worst=0).worst == ()
 
 
 def test_images_without_regions(stores: Callable[..., StoreComparison]) -> None:
-    found = stores([make_record("a", 0)], [make_record("a", 0)])
+    left = make_record("a", 0, dtype="float32", image_feature=True)
+    found = stores([left], [left])
     assert found.equal and found.cosine_mean is None and found.feature_error is None
     assert found.worst[0].matched_share == 1.0
-
-
-def test_an_image_without_regions_on_one_side(stores: Callable[..., StoreComparison]) -> None:
+    assert left.image_feature is not None
+    found = stores([left], [replace(left, image_feature=-left.image_feature)])
+    assert found.image_feature_error == 2 and not found.equal
     found = stores([make_record("a", 0)], [make_record("a", 2)])
     assert found.differences == ("0 regions of the left and 2 of the right have no partner of IoU >= 0.5",)
 
@@ -328,8 +298,7 @@ def test_percentile_of_cosines() -> None:
 def test_without_classes_on_one_side(tmp_path: Path) -> None:
     (tmp_path / "six.tsv").write_bytes(line(CAFFE, fields("a")))
     (tmp_path / "ten.tsv").write_bytes(line(LXMERT, fields("a")))
-    with RecordSource(tmp_path / "six.tsv") as left, RecordSource(tmp_path / "ten.tsv") as right:
-        found = compare(left, right)
+    found = compare(tmp_path / "six.tsv", tmp_path / "ten.tsv")
     assert found.equal and found.num_class_pairs == 0 and found.score_error is None
     assert found.notes == (
         "classes and scores not compared: the left side has none",
@@ -340,18 +309,11 @@ def test_without_classes_on_one_side(tmp_path: Path) -> None:
 def test_fields_of_one_side_and_distributions_of_two_kinds_are_noted(stores: Callable[..., StoreComparison]) -> None:
     every = make_record("every", 1, dtype="float32", attributes=True, image_feature=True)
     every = replace(every, class_distribution=FULL)
-    bare = replace(
-        every, attribute_ids=None, attribute_scores=None, image_feature=None, class_distribution=None, image_id="bare"
-    )
+    bare = make_record("bare", 1, dtype="float32")
     short = replace(every, image_id="short", class_distribution=top_k([0, 1], [0.5, 0.25], 0.25))
     shorter = replace(short, image_id="shorter", class_distribution=top_k([0], [0.5], 0.5))
-    left = [
-        every,
-        replace(every, image_id="bare"),
-        replace(every, image_id="short"),
-        replace(short, image_id="shorter"),
-    ]
-    found = stores(left, [every, bare, short, shorter])
+    left = [replace(every, image_id=name) for name in ("every", "bare", "short")]
+    found = stores([*left, replace(short, image_id="shorter")], [every, bare, short, shorter])
     assert found.equal and found.distribution_error == 0
     bounds = "classes that one does not list are compared with the bounds it sets"
     assert found.notes == (
@@ -369,14 +331,12 @@ def test_other_vocabularies_and_feature_spaces(tmp_path: Path) -> None:
         write_shard(tmp_path / name, 0, records(2))
         publish_store(tmp_path / name, [0], fingerprint=FINGERPRINT, config={}, classes=classes, attributes=classes)
     (tmp_path / "ten.tsv").write_bytes(line(LXMERT, fields("i0")))
-    with RecordSource(tmp_path / "left") as left, RecordSource(tmp_path / "right") as right:
-        assert compare(left, right).notes == (
-            "classes and scores not compared: the two vocabularies differ",
-            "attributes not compared: the two vocabularies differ",
-        )
-    with RecordSource(tmp_path / "left") as left, RecordSource(tmp_path / "ten.tsv") as tsv:
-        (note,) = (note for note in compare(left, tsv).notes if "feature spaces" in note)
-        assert note.endswith("right imported:butd-tsv")
+    assert compare(tmp_path / "left", tmp_path / "right").notes == (
+        "classes and scores not compared: the two vocabularies differ",
+        "attributes not compared: the two vocabularies differ",
+    )
+    (note,) = (note for note in compare(tmp_path / "left", tmp_path / "ten.tsv").notes if "feature spaces" in note)
+    assert note.endswith("right imported:butd-tsv")
 
 
 def test_networks_of_other_classes_and_what_differs_in_the_feature_spaces(tmp_path: Path) -> None:
@@ -389,8 +349,7 @@ def test_networks_of_other_classes_and_what_differs_in_the_feature_spaces(tmp_pa
         publish_shard(tmp_path / name, replace(summary, fingerprint=fingerprint))
         config = {"conventions": "hf" if name == "left" else "caffe"}
         publish_store(tmp_path / name, [0], fingerprint=fingerprint, config=config)
-    with RecordSource(tmp_path / "left") as left, RecordSource(tmp_path / "right") as right:
-        found = compare(left, right)
+    found = compare(tmp_path / "left", tmp_path / "right")
     assert (found.num_class_pairs, found.num_attribute_pairs) == (0, 0)
     counts = "20 classes on the left, 1,600 on the right"
     classes, attributes, spaces = found.notes
@@ -409,8 +368,7 @@ def test_lines_that_cannot_be_used(tmp_path: Path) -> None:
     path = tmp_path / "ten.tsv"
     bad = line(LXMERT, fields("b") | {"boxes": b"?"})
     path.write_bytes(line(LXMERT, fields("a")) + bad + b"no tabs\n")
-    with RecordSource(path) as left, RecordSource(path) as right:
-        found = compare(left, right)
+    found = compare(path, path)
     assert (found.num_common, found.num_unreadable) == (1, 1)
     assert found.left.num_images == 2
     assert found.left.bad_entries == {"wrong columns": 1, "bad base64": 1}
@@ -420,26 +378,18 @@ def test_lines_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_a_damaged_store_is_an_error(tmp_path: Path) -> None:
-    write_store(tmp_path / "s", [[make_record("a", 40, 64)]])
+    record = make_record("a", 40, 64)
+    write_store(tmp_path / "s", [[record]])
     (path,) = (tmp_path / "s").glob("*.lmdb")
     data = bytearray(path.read_bytes())
-    record = make_record("a", 40, 64)
-    at = data.index(record.features.tobytes()[:64])
-    data[at] ^= 1
+    data[data.index(record.features.tobytes()[:64])] ^= 1
     path.write_bytes(data)
-    with (
-        RecordSource(tmp_path / "s") as left,
-        RecordSource(tmp_path / "s") as right,
-        pytest.raises(ValueError, match="region value has checksum"),
-    ):
-        compare(left, right)
+    refused("region value has checksum", compare, tmp_path / "s", tmp_path / "s")
 
 
 def test_neither_store_nor_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such store or file"):
-        RecordSource(tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match="no feature store here"):
-        RecordSource(tmp_path)
+    refused("no such store or file", RecordSource, tmp_path / "none", error=FileNotFoundError)
+    refused("no feature store here", RecordSource, tmp_path, error=FileNotFoundError)
 
 
 # --- Which images are the same
@@ -464,17 +414,9 @@ def test_no_image_on_both_sides(stores: Callable[..., StoreComparison]) -> None:
     )
 
 
-def test_two_ids_of_one_number(stores: Callable[..., StoreComparison]) -> None:
+def test_what_cannot_be_asked_for(stores: Callable[..., StoreComparison]) -> None:
+    one = [make_record("12", 2)]
     twice = [make_record("a12", 2), make_record("b12", 2)]
-    with pytest.raises(ValueError, match="'a12' and 'b12' end with one number"):
-        stores(twice, [make_record("12", 2)], id_rule="number")
-
-
-def test_unknown_id_rule(stores: Callable[..., StoreComparison]) -> None:
-    with pytest.raises(ValueError, match="id rule 'fuzzy': choose one of exact, number"):
-        stores([make_record()], [make_record()], id_rule="fuzzy")
-
-
-def test_tolerance_out_of_range(stores: Callable[..., StoreComparison]) -> None:
-    with pytest.raises(ValueError, match="max_error 2 must be from 0 to 1"):
-        stores([make_record()], [make_record()], max_error=2)
+    refused("'a12' and 'b12' end with one number", stores, twice, one, id_rule="number")
+    refused("id rule 'fuzzy': choose one of exact, number", stores, one, one, id_rule="fuzzy")
+    refused("max_error 2 must be from 0 to 1", stores, one, one, max_error=2)

@@ -1,7 +1,5 @@
 """Writers that go on with what a stopped one left: it stays as far as it is right, whatever it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -31,17 +29,16 @@ def test_a_folder_keeps_right_files_and_loses_all_others(tmp_path: Path) -> None
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(data)
     before = (tmp_path / "a").stat().st_ino
+    right = {"a": b"right", "b": b"torn no more", "d": b"new"}
     with ContinuedFolder(tmp_path) as output:
-        for name, data in {"a": b"right", "b": b"torn no more", "d": b"new"}.items():
+        for name, data in right.items():
             assert not output.is_taken(tmp_path / name)
             output.write(tmp_path / name, data)
             assert output.is_taken(tmp_path / name)
         with pytest.raises(FileExistsError):
             output.write(tmp_path / "a", b"again")
     assert (tmp_path / "a").stat().st_ino == before
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
-        "a": b"right", "b": b"torn no more", "d": b"new",
-    }  # fmt: skip
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == right
 
 
 def test_an_lmdb_that_was_killed_before_it_was_made_begins_anew(tmp_path: Path) -> None:

@@ -1,12 +1,8 @@
 """VL-BERT's zip of json files, and a reader of zips that believes nothing they say."""
 
-from __future__ import annotations
-
 import base64
-import dataclasses
 import io
 import json
-import os
 import struct
 import tracemalloc
 import zipfile
@@ -17,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_examples import letters, measured, outcomes, records
+from fuzz_child import traced_peak
+from refusals import refused
 
 from roibeam.features.exchange import vlbert_zip
 from roibeam.features.exchange.vlbert_zip import FORMAT, ZipMembers, ZipOutput
@@ -44,26 +42,6 @@ def write_zip(path: Path, members: dict[str, Any], method: int = zipfile.ZIP_STO
     return path
 
 
-@pytest.mark.parametrize("rows", [True, False])
-def test_export_and_import_give_what_the_format_holds(tmp_path: Path, rows: bool) -> None:
-    kept = [measured("b", rows=rows), measured("train/a", 5, seed=3, rows=rows), measured("é", 1, seed=8, rows=rows)]
-    kept[0] = dataclasses.replace(kept[0], image_feature=np.arange(8, dtype=np.float16))
-    path = tmp_path / "some.zip"
-    assert FORMAT.write(kept, path) == ({"attributes": 3} if rows else {"attributes": 3, "classes": 3})
-    assert FORMAT.looks_like(path)
-    for record, original in zip(records(FORMAT, path), kept, strict=True):
-        want = dataclasses.replace(original, attribute_ids=None, attribute_scores=None)
-        if not rows:
-            zeros = np.zeros(want.num_regions, np.uint16)
-            want = dataclasses.replace(want, class_ids=zeros, class_scores=zeros.astype(np.float32))
-        assert record.equals(want)
-    with FORMAT.open(path) as file:
-        assert file.details == {
-            "layout": "frcnn", "boxes": "pixels", "classes": "classes" if rows else "absent", "attributes": "absent",
-            "background": "first" if rows else "absent", "num_classes": 6 if rows else None, "feature_dim": 8,
-        }  # fmt: skip
-
-
 def test_their_reader_sees_their_fields(tmp_path: Path) -> None:
     """The lines of conceptual_captions.py and zipreader.py, as far as they touch the file."""
     FORMAT.write([measured("train/b")], tmp_path / "a.zip")
@@ -88,8 +66,7 @@ def test_samples_of_the_authors_layout(shared_data: Path) -> None:
     assert sizes == [("00000000", 16, 480), ("00000001", 10, 427), ("00000002", 12, 360)]
     assert found[0].class_scores[0] > 0.9 and found[0].features.shape == (16, 2048)
     assert not FORMAT.looks_like(folder / "train_image.zip")
-    with pytest.raises(ValueError, match=r"is one of VL-BERT's .*is it the zip of the images"):
-        FORMAT.open(folder / "train_image.zip")
+    refused(r"is one of VL-BERT's .*is it the zip of the images", FORMAT.open, folder / "train_image.zip")
 
 
 def test_attributes_line_ends_in_base64_deflate_and_other_files(tmp_path: Path) -> None:
@@ -135,8 +112,6 @@ def test_names_that_lead_out_are_no_ids(tmp_path: Path, name: str) -> None:
     path = write_zip(tmp_path / "a.zip", {"1.json": fields(), name: fields()})
     (letter,) = letters(FORMAT, path).values()
     assert letter.reason == "bad image id"
-    with pytest.raises(ValueError, match="cannot be a name in a zip"):
-        FORMAT.write([measured(name.removesuffix(".json") or "/")], tmp_path / "b.zip")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -175,13 +150,8 @@ def test_a_member_inflates_no_further_than_it_says(tmp_path: Path) -> None:
         struct.pack_into("<I", data, data.rfind(signature) + place, 1000)
     path.write_bytes(data)
     with ZipMembers(path) as members:
-        tracemalloc.start()
-        try:
-            with pytest.raises(ValueError, match="does not inflate to the 1,000 bytes"):
-                members.read(1)
-            assert tracemalloc.get_traced_memory()[1] < 300_000
-        finally:
-            tracemalloc.stop()
+        words = "does not inflate to the 1,000 bytes"
+        assert traced_peak(lambda: refused(words, members.read, 1)) < 300_000
 
 
 def test_archives_that_cannot_be(tmp_path: Path) -> None:
@@ -225,17 +195,7 @@ def test_archives_that_cannot_be(tmp_path: Path) -> None:
         (tmp_path / "b.zip").write_bytes(broken)
         letter = letters(FORMAT, tmp_path / "b.zip")["2"]
         assert letter.reason == "damaged archive" and words in letter.detail
-    with pytest.raises(ValueError, match="no regular file"):
-        ZipMembers(Path("/dev/null"))
-
-
-def test_writing_refuses_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="image id 'a' comes twice"):
-        FORMAT.write([measured("a"), measured("a")], tmp_path / "a.zip")
-    with pytest.raises(ValueError, match=r"ends in \.zip"):
-        FORMAT.write([measured("a")], tmp_path / "a")
-    assert os.listdir(tmp_path) == []
-    assert FORMAT.write([measured("a"), measured("b", 0)], tmp_path / "a.zip")["records without regions"] == 1
+    refused("no regular file", ZipMembers, Path("/dev/null"))
 
 
 def test_zips_of_many_members_and_of_old_names(tmp_path: Path) -> None:

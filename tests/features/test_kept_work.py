@@ -1,13 +1,11 @@
 """Work on disk that a command goes on from: whole and as it was written, or made anew with a line."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hurt_files import Hurt, a_folder, a_pipe, flipped, written
 
 from roibeam.features.folders.kept_work import (
     DamagedError,
@@ -17,7 +15,7 @@ from roibeam.features.folders.kept_work import (
     remove_unfinished,
     write_mark,
     write_summed_json,
-)
+)  # fmt: skip
 
 MARK, ROWS = "part-00000.json", "part-00000.rows"
 
@@ -32,41 +30,19 @@ def mark(tmp_path: Path) -> Path:
     return tmp_path / MARK
 
 
-def flipped(place: int) -> Callable[[Path], object]:
-    def hurt(path: Path) -> None:
-        data = bytearray(path.read_bytes())
-        data[place] ^= 4
-        path.write_bytes(data)
-
-    return hurt
-
-
-def a_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-    (path / "file").touch()
-
-
 @pytest.mark.parametrize("name", [MARK, ROWS])
 @pytest.mark.parametrize(
     "hurt",
     [
-        flipped(0), flipped(12), flipped(-3), a_pipe, a_folder,
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(path.read_bytes()[:-1]),
-        lambda path: path.write_bytes(path.read_bytes() + b" "),
-        lambda path: path.write_bytes(bytes(path.stat().st_size)),
-        lambda path: path.write_text("{}"),
-        lambda path: path.write_text("[1]"),
+        flipped(0), flipped(0.6), flipped(0.9), a_pipe, a_folder,
+        *map(written, (
+            lambda data: b"", lambda data: data[:-1], lambda data: data + b" ", lambda data: bytes(len(data)),
+            lambda data: b"{}", lambda data: b"[1]",
+        )),
     ],
 )  # fmt: skip
 def test_damaged_work_is_made_anew_with_a_line(
-    mark: Path, name: str, hurt: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+    mark: Path, name: str, hurt: Hurt, caplog: pytest.LogCaptureFixture
 ) -> None:
     hurt(mark.with_name(name))
     assert kept_work(mark, "this") is None
@@ -86,9 +62,7 @@ def test_whole_work_counts_for_its_question_alone(mark: Path, caplog: pytest.Log
     mark.unlink()
     assert kept_work(mark, "this") is None and not caplog.records
     assert kept_work(mark, "this", [ROWS]) is None and f"{ROWS}: has no SHA-256" in caplog.text
-
-
-def test_work_without_sums_is_made_anew(mark: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.clear()
     mark.write_text(json.dumps({"asked": "this", "files": {}}))
     assert kept_work(mark, "this") is None and "has no SHA-256 in it; it is made anew" in caplog.text
 

@@ -2,10 +2,12 @@
 
 import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
 import pytest
+from refusals import refused
 
 from roibeam.features.shard.lmdb_file import LmdbPages
 
@@ -36,18 +38,16 @@ def test_walk_finds_what_lmdb_gives(tmp_path: Path, count: int, long_keys: bool,
     write_lmdb(path, tables, commits=commits)
     data = path.read_bytes()
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=4) as env:
-        pages = LmdbPages(memoryview(data), "a.lmdb")
-        assert (pages.page_size, pages.num_pages) == (env.stat()["psize"], env.info()["last_pgno"] + 1)
+        walker = LmdbPages(memoryview(data), "a.lmdb")
+        assert (walker.page_size, walker.num_pages) == (env.stat()["psize"], env.info()["last_pgno"] + 1)
         for name in tables:
             database = env.open_db(name, create=False)
             with env.begin() as txn, txn.cursor(database) as cursor:
                 want = list(cursor)
-                if count == 1500:
-                    assert txn.stat(database)["depth"] >= 3
-                    assert txn.stat(database)["overflow_pages"] > 0
-            got = [(key, data[offset : offset + length]) for key, offset, length in pages.values(name)]
-            assert got == want
-            assert len(got) == len(tables[name])
+                stat = txn.stat(database)
+                assert count < 1500 or (stat["depth"] >= 3 and stat["overflow_pages"] > 0)
+            got = [(key, data[offset : offset + length]) for key, offset, length in walked(data, name)]
+            assert got == want and len(got) == len(tables[name])
 
 
 def test_after_overwrites_and_deletes(tmp_path: Path) -> None:
@@ -67,8 +67,7 @@ def test_after_overwrites_and_deletes(tmp_path: Path) -> None:
         want = list(txn.cursor())
     env.close()
     data = path.read_bytes()
-    pages = LmdbPages(memoryview(data), "a.lmdb")
-    assert [(key, data[offset : offset + length]) for key, offset, length in pages.values(b"one")] == want
+    assert [(key, data[offset : offset + length]) for key, offset, length in walked(data)] == want
 
 
 @pytest.mark.parametrize("count, commits", [(0, 1), (1, 1), (1500, 7)])
@@ -96,119 +95,106 @@ def test_the_database_without_a_name_read_piece_by_piece(tmp_path: Path, count: 
     assert [(place.key, data[place.offset : place.offset + place.length]) for place in places] == sorted(values.items())
 
 
+def walked(data: bytes, name: bytes = b"one") -> list[tuple[bytes, int, int]]:
+    return list(LmdbPages(memoryview(data), "a.lmdb").values(name))
+
+
+def pages(data: bytes, kind: int) -> Iterator[tuple[int, list[int]]]:
+    """Start and nodes of each page behind the meta pages that is of a kind: 1 branch, 2 leaf."""
+    for start in range(2 * 4096, len(data), 4096):
+        number, _, flags, lower, _ = struct.unpack_from("<QHHHH", data, start)
+        if flags == kind and number == start // 4096:
+            yield start, [start + at for at in struct.unpack_from(f"<{(lower - 16) // 2}H", data, start + 16)]
+
+
 @pytest.fixture(scope="module")
 def file_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("lmdb") / "a.lmdb"
-    write_lmdb(path, {b"one": mixed_values(60, 4, True)}, commits=2)
-    return path.read_bytes()
+    return file_of(tmp_path_factory.mktemp("lmdb"), mixed_values(60, 4, True), commits=2)
 
 
-def test_names_that_are_not_databases(file_bytes: bytes) -> None:
-    with pytest.raises(ValueError, match=r"a\.lmdb: holds no database 'two'"):
-        list(LmdbPages(memoryview(file_bytes), "a.lmdb").values(b"two"))
-    with pytest.raises(ValueError, match="key b'one' holds a database, not a value"):
-        list(LmdbPages(memoryview(file_bytes), "a.lmdb").main_values())
+def file_of(folder: Path, values: dict[bytes, bytes], *, commits: int = 1) -> bytes:
+    write_lmdb(folder / "a.lmdb", {b"one": values}, commits=commits)
+    return (folder / "a.lmdb").read_bytes()
+
+
+def test_files_that_are_no_whole_lmdb(file_bytes: bytes) -> None:
+    refused(r"a\.lmdb: holds no database 'two'", walked, file_bytes, b"two")
+    refused("key b'one' holds a database, not a value", list, LmdbPages(memoryview(file_bytes), "a.lmdb").main_values())
+    for data, words in (
+        (b"", "ends after 0 bytes"),
+        (b"x" * 100, "ends after 100 bytes"),
+        (bytes(5000), "no LMDB meta page"),
+        (file_bytes[: len(file_bytes) // 2], "pages of 4096 bytes in a file of"),
+    ):
+        refused(words, LmdbPages, memoryview(data), "a.lmdb")
 
 
 @pytest.mark.parametrize(
-    "data, words",
-    [(b"", "ends after 0 bytes"), (b"\0" * 5000, "no LMDB meta page"), (b"x" * 100, "ends after 100 bytes")],
+    ("offset", "number", "words"),
+    [
+        (40, 100, "page size 100"),
+        (20, 2, "LMDB data version 2"),
+        # liblmdb would go by the newest one's
+        (4096 + 40, 8192, "page size 4096 in one meta page, 8192 in the other"),
+    ],
 )
-def test_not_lmdb_at_all(data: bytes, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        LmdbPages(memoryview(data), "a.lmdb")
-
-
-def test_cut_and_mislabelled_files(file_bytes: bytes) -> None:
-    with pytest.raises(ValueError, match="pages of 4096 bytes in a file of"):
-        LmdbPages(memoryview(file_bytes[: len(file_bytes) // 2]), "a.lmdb")
-    for offset, code, number, words in [(40, "I", 100, "page size 100"), (20, "I", 2, "LMDB data version 2")]:
-        broken = bytearray(file_bytes)
-        struct.pack_into("<" + code, broken, offset, number)
-        with pytest.raises(ValueError, match=words):
-            LmdbPages(memoryview(broken), "a.lmdb")
+def test_meta_pages_that_cannot_be(file_bytes: bytes, offset: int, number: int, words: str) -> None:
+    broken = bytearray(file_bytes)
+    struct.pack_into("<I", broken, offset, number)
+    refused(words, LmdbPages, memoryview(broken), "a.lmdb")
 
 
 def test_a_circle_of_pages_is_an_error_not_a_hang(file_bytes: bytes) -> None:
     broken = bytearray(file_bytes)
-    for start in range(0, len(broken), 4096):
-        number, _, flags, lower, _ = struct.unpack_from("<QHHHH", broken, start)
-        if flags == 1 and number == start // 4096:  # a branch page: make all its children the page itself
-            for pointer in struct.unpack_from(f"<{(lower - 16) // 2}H", broken, start + 16):
-                struct.pack_into("<HHH", broken, start + pointer, number & 0xFFFF, number >> 16, 0)
-    with pytest.raises(ValueError, match="not a whole LMDB 0"):
-        list(LmdbPages(memoryview(broken), "a.lmdb").values(b"one"))
-
-
-def test_meta_pages_must_agree_on_the_page_size(file_bytes: bytes) -> None:
-    broken = bytearray(file_bytes)
-    struct.pack_into("<I", broken, 4096 + 40, 8192)  # liblmdb would go by the newest one's
-    with pytest.raises(ValueError, match="page size 4096 in one meta page, 8192 in the other"):
-        LmdbPages(memoryview(broken), "a.lmdb")
+    for start, nodes in pages(file_bytes, 1):  # all children of a branch page become the page itself
+        for node in nodes:
+            struct.pack_into("<IH", broken, node, start // 4096, 0)
+    refused("not a whole LMDB 0", walked, broken)
 
 
 @pytest.mark.parametrize("first_byte, words", [(0, "is not above"), (255, "is out of order")])
 def test_a_branch_key_that_hides_records_from_a_search(file_bytes: bytes, first_byte: int, words: str) -> None:
     broken = bytearray(file_bytes)
-    for start in range(2 * 4096, len(broken), 4096):
-        number, _, flags, _, _, _, second = struct.unpack_from("<QHHHHHH", broken, start)
-        if flags == 1 and number == start // 4096:
-            broken[start + second + 8] = first_byte  # of its key
-    with pytest.raises(ValueError, match=words):
-        list(LmdbPages(memoryview(broken), "a.lmdb").values(b"one"))
+    for _, (_, second, *_) in pages(file_bytes, 1):
+        broken[second + 8] = first_byte  # of its key
+    refused(words, walked, broken)
 
 
 def test_values_that_share_their_pages_are_an_error_not_endless_work(tmp_path: Path) -> None:
-    path = tmp_path / "a.lmdb"
-    write_lmdb(path, {b"one": {b"a": bytes(100_000), **{b"b%d" % i: bytes(3000) for i in range(9)}}})
-    broken = bytearray(path.read_bytes())
-    nodes = []
-    for start in range(2 * 4096, len(broken), 4096):
-        number, _, flags, lower, _ = struct.unpack_from("<QHHHH", broken, start)
-        if flags == 2 and number == start // 4096:
-            nodes += [start + at for at in struct.unpack_from(f"<{(lower - 16) // 2}H", broken, start + 16)]
+    broken = bytearray(file_of(tmp_path, {b"a": bytes(100_000), **{b"b%d" % i: bytes(3000) for i in range(9)}}))
+    nodes = [node for _, each in pages(broken, 2) for node in each]
     large = [at for at in nodes if struct.unpack_from("<H", broken, at + 4) == (1,)]
     places = {at: at + 8 + struct.unpack_from("<H", broken, at + 6)[0] for at in large}
     (whole,) = [at for at in large if broken[at + 8 : places[at]] == b"a"]
     for at in large:  # all keys now lead to the largest value
         broken[at : at + 4] = broken[whole : whole + 4]
         broken[places[at] : places[at] + 8] = broken[places[whole] : places[whole] + 8]
-    with pytest.raises(ValueError, match="its values overlap"):
-        list(LmdbPages(memoryview(broken), "a.lmdb").values(b"one"))
+    refused("its values overlap", walked, broken)
 
 
 def test_two_equal_keys_are_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "a.lmdb"
-    write_lmdb(path, {b"one": {b"key-a": b"1", b"key-b": b"2"}})
-    data = path.read_bytes()
+    data = file_of(tmp_path, {b"key-a": b"1", b"key-b": b"2"})
     assert data.count(b"key-b") >= 1
-    with pytest.raises(ValueError, match=r"key b'key-a' on page . is out of order"):
-        list(LmdbPages(memoryview(data.replace(b"key-b", b"key-a")), "a.lmdb").values(b"one"))
+    refused(r"key b'key-a' on page . is out of order", walked, data.replace(b"key-b", b"key-a"))
 
 
 def test_a_large_value_ends_inside_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.lmdb"
-    write_lmdb(path, {b"one": {b"a": bytes(3 * 4096 - 16)}})
-    broken = bytearray(path.read_bytes())
+    broken = bytearray(file_of(tmp_path, {b"a": bytes(3 * 4096 - 16)}))
     beyond = len(broken) - 4096 - 16  # no more than the file has, but from the value's first page on
-    for start in range(2 * 4096, len(broken), 4096):
-        number, _, flags, low, high = struct.unpack_from("<QHHHH", broken, start)
-        if number != start // 4096:
-            continue
-        if flags == 4:  # large values: the page says how many pages it takes
-            assert (low, high) == (3, 0)
-            struct.pack_into("<H", broken, start + 12, 1000)
-        node = start + struct.unpack_from("<H", broken, start + 16)[0]
-        if flags == 2 and broken[node + 8 : node + 9] == b"a":  # its length, in the leaf
-            assert struct.unpack_from("<H", broken, node) == (3 * 4096 - 16,)
-            struct.pack_into("<H", broken, node, beyond)
-    with pytest.raises(ValueError, match=f"does not hold a value of {beyond} bytes"):
-        list(LmdbPages(memoryview(broken), "a.lmdb").values(b"one"))
+    (start,) = [
+        at for at in range(8192, len(broken), 4096) if broken[at : at + 12] == struct.pack("<QHH", at >> 12, 0, 4)
+    ]
+    assert struct.unpack_from("<HH", broken, start + 12) == (3, 0)
+    struct.pack_into("<H", broken, start + 12, 1000)
+    (node,) = [each for _, nodes in pages(broken, 2) for each in nodes if broken[each + 8 : each + 9] == b"a"]
+    assert struct.unpack_from("<H", broken, node) == (3 * 4096 - 16,)
+    struct.pack_into("<H", broken, node, beyond)
+    refused(f"does not hold a value of {beyond} bytes", walked, broken)
 
 
 def test_random_damage_never_escapes_as_anything_but_value_error(file_bytes: bytes) -> None:
     draw = random.Random(5)
-    refused = 0
+    num_refused = 0
     for _ in range(400):
         broken = bytearray(file_bytes)
         page = draw.randrange(len(broken) // 4096)
@@ -216,8 +202,7 @@ def test_random_damage_never_escapes_as_anything_but_value_error(file_bytes: byt
             at = page * 4096 + draw.choice([draw.randrange(64), draw.randrange(4096)])
             broken[at] = draw.randrange(256)
         try:
-            for place in LmdbPages(memoryview(broken), "a.lmdb").values(b"one"):
-                assert place.offset + place.length <= len(broken)
+            assert all(place.offset + place.length <= len(broken) for place in walked(broken))
         except ValueError:
-            refused += 1
-    assert refused > 50
+            num_refused += 1
+    assert num_refused > 50

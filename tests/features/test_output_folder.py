@@ -1,7 +1,5 @@
 """The folder a store is written to: equal behaviour on a disk and at a URL; what a store of objects may do wrong."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import fcntl
@@ -14,10 +12,12 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from refusals import refused
 
 from roibeam.features.folders import object_folder
 from roibeam.features.folders.durable_files import PREFIX, scratch_folder, with_place, write_bytes_atomically
@@ -62,12 +62,8 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectFolder]:
 @pytest.fixture(params=["local", "memory", "file"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> OutputFolder:
     (tmp_path / "store").mkdir()
-    place = {
-        "local": tmp_path / "store",
-        "memory": f"memory://{tmp_path.name}/store",
-        "file": f"file://{tmp_path}/store",
-    }[request.param]
-    return output_folder(place)
+    urls = {"memory": f"memory://{tmp_path.name}/store", "file": f"file://{tmp_path}/store"}
+    return output_folder(urls.get(request.param, tmp_path / "store"))
 
 
 def test_files_come_and_go(folder: OutputFolder, tmp_path: Path) -> None:
@@ -98,8 +94,7 @@ def test_files_come_and_go(folder: OutputFolder, tmp_path: Path) -> None:
     folder.delete("a.json")
     assert folder.num_bytes("a.json") is None
     for read in (folder.read_bytes, lambda name: folder.read_range(name, 0, 1)):
-        with pytest.raises(FileNotFoundError, match=r"a\.json"):
-            read("a.json")
+        refused(r"a\.json", read, "a.json", error=FileNotFoundError)
 
 
 def test_of_two_attempts_the_first_one_counts(folder: OutputFolder) -> None:
@@ -109,14 +104,11 @@ def test_of_two_attempts_the_first_one_counts(folder: OutputFolder) -> None:
         assert folder.put_first("part.json", b"mine")  # a try whose answer was lost
 
 
-def test_a_folder_travels_to_workers_and_names_itself(folder: OutputFolder) -> None:
+def test_a_folder_travels_to_workers_and_its_scratch_is_gone_afterwards(folder: OutputFolder, tmp_path: Path) -> None:
     folder.put_bytes("x", b"y")
     again = pickle.loads(pickle.dumps(folder))
     assert again == folder and again.read_bytes("x") == b"y" and output_folder(again) is again
     assert folder.where("x") == f"{folder}/x"
-
-
-def test_scratch_is_empty_local_and_gone_afterwards(folder: OutputFolder, tmp_path: Path) -> None:
     with folder.scratch("ab12", None if folder.local_path is not None else str(tmp_path)) as scratch:
         assert scratch.is_dir() and scratch.is_relative_to(tmp_path)
         (scratch / "data.lmdb").write_bytes(b"x")
@@ -145,22 +137,23 @@ def test_scratch_of_a_killed_process_goes_and_of_a_living_one_stays(tmp_path: Pa
 
 def test_a_store_that_fails_now_and_then_is_tried_again(faulty: ObjectFolder, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"12345678")
-    for put in (
-        lambda: faulty.put_file(tmp_path / "data", "x"),
-        lambda: faulty.put_bytes("x", b"12345678"),
-        lambda: faulty.put_first("x", b"12345678"),
+    tries: list[str] = []
+
+    def fails_twice(path: str, data: bytes) -> bytes:
+        tries.append(path)
+        if len(tries) == 1:
+            raise ConnectionResetError("the line broke")
+        return data[: len(data) // 2] if len(tries) == 2 else data
+
+    FaultyObjects.fault = fails_twice
+    for put, *given in (
+        (faulty.put_file, tmp_path / "data", "x"),
+        (faulty.put_bytes, "x", b"12345678"),
+        (faulty.put_first, "x", b"12345678"),
     ):
         faulty.delete("x")
-        tries = []
-
-        def fails_twice(path: str, data: bytes, tries: list[str] = tries) -> bytes:
-            tries.append(path)
-            if len(tries) == 1:
-                raise ConnectionResetError("the line broke")
-            return data[: len(data) // 2] if len(tries) == 2 else data
-
-        FaultyObjects.fault = fails_twice
-        put()
+        tries.clear()
+        put(*given)
         assert faulty.read_bytes("x") == b"12345678" and len(tries) == 3
 
 
@@ -174,57 +167,43 @@ def test_a_store_that_fails_always_is_one_error_that_names_the_file(faulty: Obje
 
         return fault
 
-    FaultyObjects.fault = refuse(ConnectionResetError("the line\nbroke"))
-    with pytest.raises(OSError, match=r"^faulty://bucket/store/x: cannot be written, tried 4 times .*the line broke\)"):
-        faulty.put_bytes("x", b"1")
-    assert len(tries) == 4
-    FaultyObjects.fault = refuse(PermissionError("Access Denied"))  # another try would not be allowed either
-    with pytest.raises(OSError, match=r"x: cannot be written \(PermissionError: Access Denied\)"):
-        faulty.put_bytes("x", b"1")
-    assert len(tries) == 5
+    for error, words, num_tries in (
+        (ConnectionResetError("the line\nbroke"), r", tried 4 times .*the line broke\)", 4),
+        # another try would not be allowed either
+        (PermissionError("Access Denied"), r" \(PermissionError: Access Denied\)", 1),
+    ):
+        tries.clear()
+        FaultyObjects.fault = refuse(error)
+        refused(rf"^faulty://bucket/store/x: cannot be written{words}", faulty.put_bytes, "x", b"1", error=OSError)
+        assert len(tries) == num_tries
 
 
-@pytest.mark.parametrize("kept", [b"1234", b""])
-def test_a_short_upload_is_noticed(faulty: ObjectFolder, tmp_path: Path, kept: bytes) -> None:
-    (tmp_path / "data").write_bytes(b"12345678")
-    FaultyObjects.fault = lambda path, data: kept
-    with pytest.raises(OSError, match=f"8 bytes were written, the store has {len(kept)}"):
-        faulty.put_file(tmp_path / "data", "x")
-
-
-def test_other_bytes_of_the_same_size_are_noticed_where_the_store_tells_an_md5(
+def test_a_short_upload_is_noticed_and_other_bytes_where_the_store_tells_an_md5(
     faulty: ObjectFolder, tmp_path: Path
 ) -> None:
     (tmp_path / "data").write_bytes(b"12345678")
+    puts = ((faulty.put_file, tmp_path / "data", "x"), (faulty.put_bytes, "x", b"12345678"))
+    for kept in (b"1234", b""):
+        FaultyObjects.fault = lambda path, data, kept=kept: kept
+        refused(f"8 bytes were written, the store has {len(kept)}", *puts[0], error=OSError)
+    FaultyObjects.fault = None
     FaultyObjects.md5 = bytes.fromhex("25d55ad283aa400af464c76d713c07ad")  # of b"12345678"
-    faulty.put_file(tmp_path / "data", "x")
-    faulty.put_bytes("x", b"12345678")
+    for put, *given in puts:
+        put(*given)
     FaultyObjects.md5 = bytes(16)
-    for put in (lambda: faulty.put_file(tmp_path / "data", "x"), lambda: faulty.put_bytes("x", b"12345678")):
-        with pytest.raises(OSError, match="its MD5 is AAAAAAAAAAAAAAAAAAAAAA== there"):
-            put()
+    for each in puts:
+        refused("its MD5 is AAAAAAAAAAAAAAAAAAAAAA== there", *each, error=OSError)
 
 
 def test_a_missing_driver_names_its_package() -> None:
     if find_spec("ossfs") is not None:
         pytest.skip("the package ossfs is installed")
-    with pytest.raises(ValueError, match="pip install ossfs"):
-        ObjectFolder("oss://bucket/store").listing()
-
-
-def test_a_local_folder_needs_no_fsspec() -> None:
-    program = (
-        "import sys; from roibeam.features.folders.local_folder import output_folder; "
-        "output_folder('store'); print('fsspec' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    refused("pip install ossfs", ObjectFolder("oss://bucket/store").listing)
 
 
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "part.json")
-    with pytest.raises(ValueError, match="not a regular file"):
-        LocalFolder(tmp_path).read_bytes("part.json")
+    refused("not a regular file", LocalFolder(tmp_path).read_bytes, "part.json")
 
 
 def test_a_file_that_the_disk_refuses_is_named(tmp_path: Path) -> None:
@@ -237,14 +216,12 @@ def test_a_file_that_the_disk_refuses_is_named(tmp_path: Path) -> None:
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        for name, put in (
-            ("a.bin", lambda: folder.put_bytes("a.bin", bytes(5000))),
-            ("plan/b.bin", lambda: folder.put_many([("plan/b.bin", bytes(5000))])),
+        for name, put, *given in (
+            ("a.bin", folder.put_bytes, "a.bin", bytes(5000)),
+            ("plan/b.bin", folder.put_many, [("plan/b.bin", bytes(5000))]),
             ("c.bin", aside),
         ):
-            with pytest.raises(OSError, match="File too large") as error:
-                put()
-            assert error.value.filename == str(tmp_path / name)
+            assert refused("File too large", put, *given, error=OSError).endswith(f"'{tmp_path / name}'")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
@@ -265,8 +242,7 @@ def test_links_out_of_a_store_are_noted_once_and_a_plan_is_written_through_none(
     (tmp_path / "s/plan/a.jsonl").symlink_to(tmp_path / "own.txt")
     os.mkfifo(tmp_path / "s/plan/b.jsonl")
     for name in ("plan/a.jsonl", "plan/b.jsonl"):
-        with pytest.raises(OSError, match=name):
-            LocalFolder(tmp_path / "s").put_many([(name, b"x")])
+        refused(name, LocalFolder(tmp_path / "s").put_many, [(name, b"x")], error=OSError)
     assert (tmp_path / "own.txt").read_text() == "mine"
 
 
@@ -277,23 +253,16 @@ def test_an_error_that_is_the_context_of_its_own_cause_is_looked_at_once(tmp_pat
     assert with_place(error, [tmp_path]) is None
 
 
-def no_links(source: object, target: object) -> None:
-    raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(source))
-
-
 @pytest.mark.parametrize("hard_links", [True, False])
 def test_the_first_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard_links: bool) -> None:
     if not hard_links:
-        monkeypatch.setattr(os, "link", no_links)
+        monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(errno.EPERM, os.strerror(errno.EPERM))))
     path = tmp_path / "part-00000.json"
     assert write_bytes_atomically(path, b"first", first=True)
     assert not write_bytes_atomically(path, b"second", first=True)
     assert path.read_bytes() == b"first"
     assert write_bytes_atomically(path, b"third")
     assert path.read_bytes() == b"third" and list(tmp_path.iterdir()) == [path]
-
-
-def test_a_folder_that_is_gone_is_an_error_in_both(tmp_path: Path) -> None:
+    gone = tmp_path / "gone" / "a.json"
     for first in (True, False):
-        with pytest.raises(FileNotFoundError):
-            write_bytes_atomically(tmp_path / "gone" / "a.json", b"x", first=first)
+        refused("No such file", write_bytes_atomically, gone, b"x", first=first, error=FileNotFoundError)

@@ -1,7 +1,5 @@
 """Names that came in a file, as they are shown."""
 
-from __future__ import annotations
-
 import pytest
 
 from roibeam.messages import on_a_line, printable

@@ -1,7 +1,5 @@
 """What no feature file says and its reading needs: number types of bytes, place of background, order of columns."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import json
@@ -13,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from butd_tsv_examples import CAFFE, LXMERT, encoded, fields, line
-from exchange_examples import measured
+from exchange_examples import measured, place
+from refusals import refused
 
 from roibeam.features.exchange.butd_tsv import ButdTsv
 from roibeam.features.exchange.formats import format_named, format_of
@@ -33,19 +32,19 @@ def features(seed: int, kind: str = "relu", shape: tuple[int, int] = (6, DIM)) -
     """Values as extractors give them."""
     values = np.random.default_rng(seed).normal(size=shape)
     made = {
-        "relu": np.maximum(values, 0),
-        "normal": values,
-        "normalised": values / np.linalg.norm(values, axis=1, keepdims=True),
-        "tiny": values * 1e-6,
-        "sparse": np.where(values > 2.3, values, 0),
-        "pooled": np.maximum(np.random.default_rng(seed).normal(size=(*shape, 49)) - 1.5, 0).mean(axis=2),
-        "softmax": np.exp(4 * values) / np.exp(4 * values).sum(axis=1, keepdims=True),
-        "from float16": values.astype(np.float16).astype(np.float64),
-        "from bfloat16": values.astype(ml_dtypes.bfloat16).astype(np.float64),
-        "counts": np.random.default_rng(seed).integers(0, 100, shape).astype(np.float64),
-        "one value": np.full(shape, 0.7),
+        "relu": lambda: np.maximum(values, 0),
+        "normal": lambda: values,
+        "normalised": lambda: values / np.linalg.norm(values, axis=1, keepdims=True),
+        "tiny": lambda: values * 1e-6,
+        "sparse": lambda: np.where(values > 2.3, values, 0),
+        "pooled": lambda: np.maximum(np.random.default_rng(seed).normal(size=(*shape, 49)) - 1.5, 0).mean(axis=2),
+        "softmax": lambda: np.exp(4 * values) / np.exp(4 * values).sum(axis=1, keepdims=True),
+        "from float16": lambda: values.astype(np.float16).astype(np.float64),
+        "from bfloat16": lambda: values.astype(ml_dtypes.bfloat16).astype(np.float64),
+        "counts": lambda: np.random.default_rng(seed).integers(0, 100, shape).astype(np.float64),
+        "one value": lambda: np.full(shape, 0.7),
     }
-    return made[kind]
+    return made[kind]()
 
 
 def probabilities(seed: int, num_classes: int = 12, num_regions: int = 6) -> np.ndarray:
@@ -56,6 +55,10 @@ def probabilities(seed: int, num_classes: int = 12, num_regions: int = 6) -> np.
     logits[np.arange(num_regions), generator.integers(0, num_classes, num_regions)] += 8
     rows = np.exp(logits)
     return rows / rows.sum(axis=1, keepdims=True)
+
+
+def foreground(rows: np.ndarray) -> np.ndarray:
+    return rows[:, :-1] / rows[:, :-1].sum(axis=1, keepdims=True)
 
 
 def record(number: int, rows: np.ndarray | None = None, kind: str = "relu") -> RegionRecord:
@@ -77,13 +80,18 @@ def read(path: Path, reading: Reading | None = None) -> list[RegionRecord]:
     return [each for each in found if isinstance(each, RegionRecord)]
 
 
-def in_place_of_float32(monkeypatch: pytest.MonkeyPatch, dtype: np.dtype) -> None:
-    """Writers put features of this dtype into their base64."""
+def doubts_of(path: Path, **given: str) -> list[str]:
+    reading = Reading(**given)
+    with format_of(path).open(path, reading):
+        return reading.doubts
+
+
+def in_place_of_float32(monkeypatch: pytest.MonkeyPatch, dtype: np.dtype, num_values: int = 6 * DIM) -> None:
+    """Writers put arrays of so many numbers, as features have, in this dtype into their base64."""
     plain = base64.b64encode
 
     def other(data: bytes) -> bytes:
-        values = np.frombuffer(data, "<f4")
-        return plain(values.astype(dtype).tobytes() if len(values) == 6 * DIM else data)
+        return plain(np.frombuffer(data, "<f4").astype(dtype).tobytes() if len(data) == 4 * num_values else data)
 
     monkeypatch.setattr(base64, "b64encode", other)
 
@@ -93,16 +101,14 @@ def in_place_of_float32(monkeypatch: pytest.MonkeyPatch, dtype: np.dtype) -> Non
 def test_bytes_of_another_number_type_are_doubted_and_read_by_the_option(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, format_name: str, dtype: str
 ) -> None:
-    found = format_named(format_name)
+    found, path = format_named(format_name), place(tmp_path, format_name)
     kept = [record(number, kind="counts" if dtype == "uint8" else "relu") for number in range(IMAGES)]
-    path = tmp_path / f"file{found.suffixes[0]}"
     in_place_of_float32(monkeypatch, FILE_DTYPES[dtype])
     found.write(kept, path, layout="beta" if format_name == "vilbert-lmdb" else None)
     reading = Reading()
     words = rf"look like (\S+ or )?{dtype}.*--feature-dtype {dtype} or .*--feature-dtype float32"
-    with pytest.raises(ValueError, match=words):
-        with found.open(path, reading):
-            reading.check(path)
+    with found.open(path, reading):
+        refused(words, reading.check, path)
     for want, got in zip(kept, read(path, Reading(feature_dtype=dtype)), strict=True):
         with np.errstate(over="ignore"):
             np.testing.assert_array_equal(got.features, want.features.astype(FILE_DTYPES[dtype]).astype(np.float32))
@@ -113,8 +119,9 @@ def test_bytes_of_another_number_type_are_doubted_and_read_by_the_option(
 @pytest.mark.parametrize("shape", [(2, 8), (6, 16), (36, 7), (36, 256)])
 def test_features_of_true_extractors_are_never_doubted(kind: str, shape: tuple[int, int]) -> None:
     for seed in range(10):
+        values = features(seed, kind, shape)
         for dtype in ("float16", "float32", "float64"):
-            data = features(seed, kind, shape).astype(dtype).tobytes()
+            data = values.astype(dtype).tobytes()
             groups = np.frombuffer(data[: len(data) // 8 * 8], np.uint8).reshape(-1, 8)
             assert not likely_dtypes(groups, dtype), (seed, dtype)
 
@@ -124,66 +131,58 @@ def test_arrays_whose_bytes_were_taken_for_another_type(tmp_path: Path) -> None:
     kept = [record(number) for number in range(IMAGES)]
     taken = [dataclasses.replace(each, features=each.features.astype(np.float16).view(np.float32)) for each in kept]
     format_named("lxmert-h5").write(taken, tmp_path / "a.h5")
-    reading = Reading()
-    with format_of(tmp_path / "a.h5").open(tmp_path / "a.h5", reading):
-        assert "look like float16" in reading.doubts[0]
+    assert "look like float16" in doubts_of(tmp_path / "a.h5")[0]
     got = read(tmp_path / "a.h5", Reading(feature_dtype="float16"))
     np.testing.assert_array_equal(got[0].features, kept[0].features.astype(np.float16))
     format_named("mmf-npy").write(kept, tmp_path / "npy")
     for number, each in enumerate(kept):
         bits = each.features.astype(ml_dtypes.bfloat16)
         np.save(tmp_path / "npy" / f"image{number}.npy", bits.view(np.uint16) if number else bits)
-    with pytest.raises(ValueError, match="--feature-dtype of `roibeam store import` says what numbers its bytes are"):
-        read(tmp_path / "npy")
+    refused("--feature-dtype of `roibeam store import` says what numbers its bytes are", read, tmp_path / "npy")
     got = read(tmp_path / "npy", Reading(feature_dtype="bfloat16"))
     np.testing.assert_array_equal(got[0].features, kept[0].features.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("place", ["last", "none"])
-def test_rows_of_classes_without_background_in_front(tmp_path: Path, name: str, place: str) -> None:
+@pytest.mark.parametrize("background", ["last", "none"])
+def test_rows_of_classes_without_background_in_front(tmp_path: Path, name: str, background: str) -> None:
     """The file doubts itself where it can be seen, and the option reads it as it is."""
-    num_classes = 80 if place == "none" else 12
+    num_classes = 80 if background == "none" else 12
     true = [probabilities(number, num_classes) for number in range(IMAGES)]
-    in_file = [rows if place == "last" else rows[:, :-1] / rows[:, :-1].sum(axis=1, keepdims=True) for rows in true]
-    path = tmp_path / f"file{(format_named(name).suffixes or ('',))[0]}"
+    in_file = true if background == "last" else [foreground(rows) for rows in true]
+    path, right = place(tmp_path, name), place(tmp_path, name, "right")
     # The writer moves the last column to the front.
     written = [record(number, np.roll(rows, -1, axis=1)) for number, rows in enumerate(in_file)]
     format_named(name).write(written, path, layout=ROWS[name])
-    reading = Reading()
-    with format_of(path).open(path, reading):
-        assert f"--background first or --background {place}" in reading.doubts[0]
-    reading = Reading(background=place)
+    assert f"--background first or --background {background}" in doubts_of(path)[0]
+    reading = Reading(background=background)
     with format_of(path).open(path, reading) as file:
         assert file.details["num_classes"] == num_classes and not reading.doubts
-    for rows, got in zip(true, read(path, Reading(background=place)), strict=True):
+    for rows, got in zip(true, read(path, Reading(background=background)), strict=True):
         np.testing.assert_array_equal(got.class_ids, rows[:, :-1].argmax(axis=1))
         assert got.class_distribution.shape == (6, num_classes + 1)
-        if place == "last":
+        if background == "last":
             np.testing.assert_allclose(got.class_distribution, rows, atol=2e-3)
-    format_named(name).write([record(0, true[0])], tmp_path / f"right{path.suffix}", layout=ROWS[name])
-    reading = Reading()
-    with format_of(tmp_path / f"right{path.suffix}").open(tmp_path / f"right{path.suffix}", reading):
-        assert not reading.doubts
+    format_named(name).write([record(0, true[0])], right, layout=ROWS[name])
+    assert not doubts_of(right)
 
 
-@pytest.mark.parametrize("place", ["last", "none"])
-def test_objects_of_mmf_count_from_the_first_class_where_background_is_not_first(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("background", ["last", "none"])
+def test_objects_of_mmf_count_from_the_first_class_where_background_is_not_first(
+    tmp_path: Path, background: str
+) -> None:
     wanted = []
     for number in range(IMAGES):
         own, rows = record(number), probabilities(number)
         wanted.append(rows[:, :-1].argmax(axis=1))
         info = {
             "bbox": own.boxes, "num_boxes": 6, "objects": wanted[-1], "image_width": 640, "image_height": 480,
-            "cls_prob": (rows if place == "last" else rows[:, :-1] / rows[:, :-1].sum(axis=1, keepdims=True)),
+            "cls_prob": rows if background == "last" else foreground(rows),
         }  # fmt: skip
         np.save(tmp_path / f"image{number}.npy", own.features)
         np.save(tmp_path / f"image{number}_info.npy", np.array(info, dtype=object))
-    if place == "last":
-        reading = Reading()
-        with format_of(tmp_path).open(tmp_path, reading):
-            assert "--background first or --background last" in reading.doubts[0]
-    for want, got in zip(wanted, read(tmp_path, Reading(background=place)), strict=True):
+    assert background == "none" or "--background first or --background last" in doubts_of(tmp_path)[0]
+    for want, got in zip(wanted, read(tmp_path, Reading(background=background)), strict=True):
         np.testing.assert_array_equal(got.class_ids, want)
         np.testing.assert_allclose(got.class_scores, got.class_distribution[np.arange(6), want], atol=1e-3)
 
@@ -192,12 +191,11 @@ def test_objects_of_mmf_count_from_the_first_class_where_background_is_not_first
 def test_ids_that_count_background_as_zero(tmp_path: Path, name: str) -> None:
     kept = [record(number) for number in range(3)]
     counted = [dataclasses.replace(each, class_ids=each.class_ids + np.uint16(1)) for each in kept]
-    path = tmp_path / f"file{(format_named(name).suffixes or ('',))[0]}"
+    path, other = place(tmp_path, name), place(tmp_path, name, "other")
     format_named(name).write(counted, path)
     for want, got in zip(kept, read(path, Reading(background="first")), strict=True):
         np.testing.assert_array_equal(got.class_ids, want.class_ids)
     kept[1] = dataclasses.replace(kept[1], class_ids=np.zeros(6, np.uint16))
-    other = tmp_path / f"other{path.suffix}"
     format_named(name).write([*kept[1:], dataclasses.replace(counted[0], image_id="z")], other)
     with format_of(other).open(other, Reading(background="first")) as file:
         letter = next(each for each in file.outcomes_of("image1"))
@@ -209,15 +207,11 @@ def test_ids_that_count_background_as_zero(tmp_path: Path, name: str) -> None:
 def test_ids_that_are_one_off_their_rows(tmp_path: Path, name: str, layout: str, step: int) -> None:
     kept = [record(number, probabilities(number, 40)) for number in range(IMAGES)]
     away = [np.clip(each.class_ids.astype(int) + step, 0, 39).astype(np.uint16) for each in kept]
-    path = tmp_path / "file"
+    path = place(tmp_path, name)
     off = [dataclasses.replace(each, class_ids=ids) for each, ids in zip(kept, away, strict=True)]
     format_named(name).write(off, path, layout=layout)
-    reading = Reading()
-    with format_named(name).open(path, reading):
-        assert f"class ids are one too {'low' if step < 0 else 'high'} for its rows" in reading.doubts[0]
-    reading = Reading("first")
-    with format_named(name).open(path, reading):
-        assert not reading.doubts
+    assert f"class ids are one too {'low' if step < 0 else 'high'} for its rows" in doubts_of(path)[0]
+    assert not doubts_of(path, background="first")
 
 
 def test_signs_of_background_need_more_than_chance() -> None:
@@ -237,15 +231,12 @@ def test_an_option_decides_and_what_speaks_against_it_is_logged(
     kept = [record(number, probabilities(number)) for number in range(IMAGES)]
     format_named("butd-tsv").write(kept, path, layout="caffe-cls-prob")
     with caplog.at_level(logging.WARNING):
-        reading = Reading("last", "float16")
-        with format_of(path).open(path, reading):
-            assert not reading.doubts
+        assert not doubts_of(path, background="last", feature_dtype="float16")
     told = [each.getMessage() for each in caplog.records]
     assert told[0] == "--feature-dtype float16: the bytes of the features look like float32"
     assert told[1] == "--background last: the class probabilities look as if it were first"
     for wrong in (("middle", None), (None, "float8")):
-        with pytest.raises(ValueError, match=r"--(background|feature-dtype) '\w+': choose one of"):
-            Reading(*wrong)
+        refused(r"--(background|feature-dtype) '\w+': choose one of", Reading, *wrong)
 
 
 ORDERS = {
@@ -300,8 +291,7 @@ def test_a_header_row_names_the_columns(tmp_path: Path, order: str, form: str) -
 def test_a_header_row_that_does_not_say_enough(tmp_path: Path, header: str, words: str) -> None:
     path = tmp_path / "a.tsv"
     path.write_bytes(header.encode() + b"\n" + line(CAFFE, fields()))
-    with pytest.raises(ValueError, match=rf"a\.tsv: line 1 is a header, and {words}; columns are image_id, image_w"):
-        ButdTsv(path)
+    refused(rf"a\.tsv: line 1 is a header, and {words}; columns are image_id, image_w", ButdTsv, path)
 
 
 def test_height_and_width_in_the_other_order_without_a_header(tmp_path: Path) -> None:
@@ -311,16 +301,13 @@ def test_height_and_width_in_the_other_order_without_a_header(tmp_path: Path) ->
     wide = fields("b") | {"boxes": np.tile([5, 5, 600, 70], (3, 1))}
     path = tmp_path / "a.tsv"
     path.write_bytes(line(swapped, small) + line(swapped, wide))
-    reading = Reading()
-    with ButdTsv(path, reading):
-        assert "read as image_id image_w image_h ..., but the boxes of 1 of the 2 lines" in reading.doubts[0]
-        assert "put a first line in front that names all columns" in reading.doubts[0]
+    (doubt,) = doubts_of(path)
+    assert "read as image_id image_w image_h ..., but the boxes of 1 of the 2 lines" in doubt
+    assert "put a first line in front that names all columns" in doubt
     path.write_bytes(b"image_id\timage_h\timage_w\tnum_boxes\tboxes\tfeatures\n" + path.read_bytes())
     assert [each.width for each in read(path)] == [640, 640]
     path.write_bytes(line(CAFFE, wide) + line(swapped, fields("c") | {"boxes": wide["boxes"]}))
-    reading = Reading()
-    with ButdTsv(path, reading):
-        assert not reading.doubts  # one bad line among good ones
+    assert not doubts_of(path)  # one bad line among good ones
 
 
 def test_bytes_that_python_3_wrote_as_text_are_read(tmp_path: Path) -> None:
@@ -368,14 +355,11 @@ def test_rows_of_probabilities_are_of_the_type_in_which_they_sum_up_to_1(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str
 ) -> None:
     """Whatever the features are."""
-    plain = base64.b64encode
-    as_other = lambda data: plain(np.frombuffer(data, "<f4").astype(dtype).tobytes() if len(data) == 312 else data)  # noqa: E731
     kept = [record(number, probabilities(number)) for number in range(2)]
     for name in ("butd-tsv", "vlbert-zip"):
-        found = format_named(name)
-        monkeypatch.setattr(base64, "b64encode", as_other)
-        path = tmp_path / f"a{found.suffixes[0]}"
-        found.write(kept, path, layout=ROWS[name])
+        path = place(tmp_path, name)
+        in_place_of_float32(monkeypatch, np.dtype(dtype), 6 * 13)
+        format_named(name).write(kept, path, layout=ROWS[name])
         monkeypatch.undo()
         for want, got in zip(kept, read(path), strict=True):
             np.testing.assert_array_equal(got.class_ids, want.class_ids)

@@ -1,7 +1,5 @@
 """What two fingerprints are said to differ in."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -15,7 +13,11 @@ from roibeam.features.record.fingerprint import (
     Fingerprint,
     feature_space_of,
     space_difference,
-)
+)  # fmt: skip
+
+
+def made(**details: object) -> Fingerprint:
+    return Fingerprint(feature_space_of(details), {}, details)
 
 
 @pytest.mark.parametrize(
@@ -27,27 +29,20 @@ from roibeam.features.record.fingerprint import (
     ],
 )
 def test_weights_of_another_row_order_are_not_called_other_weights(field: str, width: int, said: str) -> None:
-    def made(weights: str, value: str, feature_dim: int) -> Fingerprint:
+    def of(weights: str, value: str, feature_dim: int) -> Fingerprint:
         conventions = {"background": "last", "resize": "float"} | {field: value}
-        details = {"detector": {"weights": weights * 16, "conventions": conventions, "feature_dim": feature_dim}}
-        return Fingerprint(feature_space_of(details), {}, details)
+        return made(detector={"weights": weights * 16, "conventions": conventions, "feature_dim": feature_dim})
 
-    found = space_difference(made("one", "first", 8), made("two", "other", width), {"conventions": ("caffe", "hf")})
+    found = space_difference(of("one", "first", 8), of("two", "other", width), {"conventions": ("caffe", "hf")})
     assert found == f"conventions caffe / hf, {'feature dim 8 / 9, ' if width == 9 else ''}{said}"
 
 
-def test_layout_conventions_are_those_that_heads_are_kept_in() -> None:
+def test_the_parts_are_named_as_the_detector_names_them() -> None:
     assert set(LAYOUT_CONVENTIONS) == {field.name for field in dataclasses.fields(HeadLayout)}
-
-
-def test_what_only_proposes_boxes_is_named_as_the_detector_names_it() -> None:
     assert PROPOSAL_PARTS == {"config": PROPOSAL_SIZES, "conventions": PROPOSAL_FIELDS}
 
 
 def test_parts_that_nobody_knows_are_of_the_meaning() -> None:
-    def made(**details: object) -> Fingerprint:
-        return Fingerprint(feature_space_of(details), {}, details)
-
     assert made(regions="given", unknown=1).meaning == made(regions={"max_regions": 36}, unknown=1).meaning
     assert made(regions="given", unknown=1).meaning != made(regions="given", unknown=2).meaning
     bare = made(detector={"weights": "a"}).feature_space

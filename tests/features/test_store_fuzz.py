@@ -1,13 +1,11 @@
 """Stores hurt by thousands of seeds, read in child processes: an error or the truth, never a crash, a hang or a lie."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fuzz_child import in_a_child, limit_memory, limited_time, soak_seeds, traced_peak, watch
+from fuzz_child import in_a_child, limit_memory, soak_seeds, traced_peak, watch, watched
 from store_mutations import FAMILIES, Original, examine, hurt, write_original
 
 SEEDS_OF_A_SOAK = 2500
@@ -42,29 +40,19 @@ def noticed(original: Original, family: str, seeds: range) -> Counter[str]:
             _write(original.folder / name, data)
 
 
-def _examine_all(original: Original, family: str, seeds: range, tell: Callable[[str], None]) -> None:
+def _examine_all(original: Original, family: str, seeds: range, tell: Callable[[str], object]) -> None:
     seen = watch(original.folder)
     assert examine(original, {}) == "."
     unhurt = traced_peak(lambda: examine(original, {}))
     limit_memory(2 * original.num_bytes)
     for seed in seeds:
         changed = hurt(original, family, seed)
-        seen.clear()
         for name, data in changed.items():
             _write(original.folder / name, data)
-        with limited_time():
-            if seed % 10:
-                mark = examine(original, changed)
-            else:
-                marks: list[str] = []
-                peak = traced_peak(lambda changed=changed, marks=marks: marks.append(examine(original, changed)))
-                grown = max(sum(map(len, changed.values())), original.num_bytes)
-                assert peak <= unhurt + 2 * grown, f"{peak} bytes of memory, {unhurt} for the unhurt store of {grown}"
-                (mark,) = marks
-        assert not seen, seen
+        most = unhurt + 2 * max(sum(map(len, changed.values())), original.num_bytes)
+        tell(watched(lambda changed=changed: examine(original, changed), seed, most, seen))
         for name in changed:
             _write(original.folder / name, original.files[name])
-        tell(mark)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,18 +1,18 @@
 """Stores under torch's DataLoader: the same batches for any workers, ranks and start method, exact after a restart."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from store_examples import make_record, write_store
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
@@ -68,8 +68,8 @@ def flat(batches: Iterable[list[str]]) -> list[str]:
 def check(store: FeatureStore, batch: dict[str, Any]) -> None:
     for row, name in enumerate(batch["image_ids"]):
         record, count = store[name], int(batch["num_regions"][row])
-        np.testing.assert_array_equal(batch["features"][row, :count].numpy(), record.features)
-        np.testing.assert_array_equal(batch["boxes"][row, :count].numpy(), record.boxes)
+        np.testing.assert_array_equal(np.asarray(batch["features"][row, :count]), record.features)
+        np.testing.assert_array_equal(np.asarray(batch["boxes"][row, :count]), record.boxes)
         assert batch["region_mask"][row].sum() == count == record.num_regions
 
 
@@ -86,8 +86,7 @@ def test_numbers_are_the_order_of_ids(store: FeatureStore) -> None:
     copied = pickle.loads(pickle.dumps(dataset))
     assert torch.equal(copied.__getitems__([9, 2])[0]["features"], sample["features"])
     for wrong in (-1, TOTAL):
-        with pytest.raises(IndexError, match=f"records 0 to {TOTAL - 1}"):
-            dataset[wrong]
+        refused(f"records 0 to {TOTAL - 1}", dataset.__getitem__, wrong, error=IndexError)
 
 
 def everything(store: FeatureStore, **options: Any) -> Any:
@@ -168,8 +167,7 @@ def test_images_that_are_no_batch(store: FeatureStore, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"record 'other' has features .*5.* record 'i00' .*a batch needs one kind"):
         list(DataLoader(mixed, batch_size=TOTAL + 1))
     fewer: Any = ConcatDataset([everything(store), RegionDataset(store)])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match=r"has (attribute_ids|attribute_scores|image_feature) none,"):
-        list(DataLoader(fewer, batch_size=TOTAL + 1))
+    refused(r"has (attribute_ids|attribute_scores|image_feature) none,", list, DataLoader(fewer, batch_size=TOTAL + 1))
 
 
 @pytest.mark.parametrize("regions", [None, RegionFilter(max_regions=2)])
@@ -194,13 +192,28 @@ def test_the_number_of_workers_changes_nothing(store: FeatureStore, make: Any) -
         assert batch["image_hw"].is_shared()
 
 
-def test_both_ways_and_the_stream_give_one_order(store: FeatureStore) -> None:
-    stream = BatchStream(store, batch_size=3, seed=3, window=9)
-    want = [list(batch.image_ids) for batch in itertools.islice(stream, 20)]
-    assert names(sampled(store, batch_size=3, at_epoch_end="go on"), 20) == want
-    assert names(streamed(store, batch_size=3, at_epoch_end="go on"), 20) == want
-    with pytest.raises(TypeError, match="batches never end"):
-        len(RegionIterable(store, batch_size=3, at_epoch_end="go on"))
+def taken(stream: BatchStream, count: int) -> list[list[str]]:
+    return [list(batch.image_ids) for batch in itertools.islice(stream, count)]
+
+
+@pytest.mark.parametrize(("rank", "num_ranks"), [(0, 1), (1, 3)])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_both_ways_and_the_stream_give_one_order(store: FeatureStore, rank: int, num_ranks: int, shuffle: bool) -> None:
+    options = {"batch_size": 3, "rank": rank, "num_ranks": num_ranks, "shuffle": shuffle}
+    stream = BatchStream(store, seed=3, window=9, **options)
+    assert stream.num_samples == TOTAL
+    want = taken(stream, 20)
+    assert (flat(want)[:TOTAL] == list(store.ids())) == (num_ranks == 1 and not shuffle)
+    for make in (sampled, streamed):
+        loader = make(store, **options, at_epoch_end="go on")
+        assert names(loader, 20) == want
+        state = json.loads(json.dumps(position(loader).state_dict(7)))
+        again = BatchStream(store, seed=3, window=9, **options)
+        again.load_state_dict(state)
+        assert again.state_dict() == state and again.next_sample == 21 * num_ranks
+        assert taken(again, 5) + taken(again, 8) == want[7:]  # what was assembled ahead is not lost
+        assert again.state_dict() == stream.state_dict()
+    refused("batches never end", len, RegionIterable(store, batch_size=3, at_epoch_end="go on"), error=TypeError)
 
 
 @pytest.mark.parametrize("make", [sampled, streamed])
@@ -263,8 +276,7 @@ def test_epochs_are_set_and_a_position_inside_one_stays(store: FeatureStore, mak
     order.load_state_dict(order.state_dict(2))
     order.set_epoch(order.epoch)
     assert names(loader) == second[2:]
-    with pytest.raises(ValueError, match="counted from 0"):
-        order.set_epoch(-1)
+    refused("counted from 0", order.set_epoch, -1)
 
 
 def test_persistent_workers_hear_of_a_new_epoch(store: FeatureStore) -> None:
@@ -280,25 +292,36 @@ def test_persistent_workers_hear_of_a_new_epoch(store: FeatureStore) -> None:
 
 def test_reused_buffers_hold_a_batch_and_the_next(store: FeatureStore) -> None:
     dataset = RegionIterable(store, batch_size=3, at_epoch_end="go on", reused_buffers=5)
-    loader = DataLoader(dataset, batch_size=None, num_workers=1, prefetch_factor=2)
-    held: list[dict[str, Any]] = []
-    for batch in itertools.islice(loader, 25):
-        held = [*held[-1:], batch]
-        for one in held:
-            check(store, one)
-    with pytest.raises(ValueError, match="at least 2"):
-        RegionDataset(store, reused_buffers=1)
+    loaded = DataLoader(dataset, batch_size=None, num_workers=1, prefetch_factor=2)
+    streams = [map(vars, BatchStream(store, batch_size=3, seed=2, ahead=ahead)) for ahead in (1, 3)]
+    for batches in (loaded, *streams):
+        held: list[dict[str, Any]] = []
+        for batch in itertools.islice(batches, 25):
+            held = [*held[-1:], batch]
+            for one in held:
+                check(store, one)
+    refused("at least 2", RegionDataset, store, reused_buffers=1)
 
 
 def test_a_rank_reads_its_own_shards(store: FeatureStore) -> None:
     found: list[str] = []
-    for entries in plan_ranks(store.manifest.shards, 2):
-        one, other = (
-            flat(names(make(store, batch_size=2, shards=entries, at_epoch_end="short"))) for make in (sampled, streamed)
-        )
-        assert one == other
-        found += one
+    plan = plan_ranks(store.manifest.shards, 2)
+    for entries in plan:
+        stream = BatchStream(store, batch_size=1, seed=3, window=9, shards=entries)
+        own = flat(taken(stream, stream.num_samples))
+        for make in (sampled, streamed):
+            assert flat(names(make(store, batch_size=2, shards=entries, at_epoch_end="short"))) == own
+        ranges = [(entry.first_id or "", entry.last_id or "") for entry in entries]
+        assert all(any(first <= name <= last for first, last in ranges) for name in own)
+        found += own
     assert sorted(found) == sorted(store.ids())
+    whole = BatchStream(store, batch_size=1, seed=3, window=9)
+    refused(r"shards \[.*\], here None", whole.load_state_dict, stream.state_dict())
+    # States from before there were shares are of the whole store.
+    old = {name: value for name, value in whole.state_dict().items() if name != "shards"}
+    whole.load_state_dict(old | {"next_sample": 5})
+    assert whole.next_sample == 5
+    refused("are not of the store", BatchStream, store, batch_size=1, shards=[replace(plan[0][0], shard=9)])
 
 
 def test_bfloat16(tmp_path: Path) -> None:
@@ -323,11 +346,29 @@ def test_start_methods(store: FeatureStore, method: str) -> None:
     assert names(loader) == names(DataLoader(dataset, batch_size=None)) != want
 
 
+def test_options_reach_the_batches_of_a_stream(store: FeatureStore) -> None:
+    stream = BatchStream(store, batch_size=4, fields=(), ragged=True, regions=RegionFilter(max_regions=2))
+    batch = next(iter(stream))
+    assert batch.features is None and batch.offsets is not None and batch.num_regions.max() == 2
+
+
 def test_what_cannot_be_asked_for(store: FeatureStore) -> None:
-    with pytest.raises(ValueError, match="at_epoch_end 'stop': choose one of go on, drop, short"):
-        RegionBatchSampler(store, batch_size=1, at_epoch_end="stop")
-    with pytest.raises(ValueError, match="fields \\['masks'\\] are unknown"):
-        RegionIterable(store, batch_size=1, fields=("masks",))
+    stream = BatchStream(store, batch_size=2, seed=1)
+    for change, words in (
+        ({"seed": 2}, "seed 2, here 1"),
+        ({"content": "x"}, "content 'x', here"),
+        ({"next_sample": -1}, "next_sample is no count"),
+        ({"format": 9}, "format 9, here 1"),
+    ):
+        refused(words, stream.load_state_dict, stream.state_dict() | change)
+    for options in ({"batch_size": 0}, {"batch_size": 1, "rank": 2}, {"batch_size": 1, "ahead": 0}):
+        refused("must be at least 1", BatchStream, store, **options)
+    refused("never ends; RegionIterable has epochs", BatchStream, store, batch_size=1, at_epoch_end="drop")
+    refused("seeed", BatchStream, store, batch_size=1, seeed=3, error=TypeError)
+    refused("shard 1 has 4 records, asked for row 4", store.id_at, 1, 4, error=IndexError)
+    words = "at_epoch_end 'stop': choose one of go on, drop, short"
+    refused(words, RegionBatchSampler, store, batch_size=1, at_epoch_end="stop")
+    refused(r"fields \['masks'\] are unknown", RegionIterable, store, batch_size=1, fields=("masks",))
 
 
 def test_a_sample_may_be_given_more_or_be_cut(store: FeatureStore) -> None:
@@ -340,11 +381,8 @@ def test_a_sample_may_be_given_more_or_be_cut(store: FeatureStore) -> None:
     added = {"label": 3, "name": "x", "answers": torch.zeros(5)}
     made = batch_of(lambda sample: sample | added | {"ranks": torch.arange(len(sample["features"]))})
     assert made["label"].tolist() == [3, 3, 3] and made["name"] == ["x"] * 3 and made["answers"].shape == (3, 5)
-    assert made["ranks"].tolist() == [[0, 1, 0], [0, 1, 2], [0, 1, 0]] and made["region_mask"].sum(1).tolist() == [
-        2,
-        3,
-        2,
-    ]
+    assert made["ranks"].tolist() == [[0, 1, 0], [0, 1, 2], [0, 1, 0]]
+    assert made["region_mask"].sum(1).tolist() == [2, 3, 2]
 
     def cut(sample: Any, *names: str) -> Any:
         return sample | {name: sample[name][:1] for name in names}
@@ -353,45 +391,38 @@ def test_a_sample_may_be_given_more_or_be_cut(store: FeatureStore) -> None:
         return cut(sample, "boxes", "class_ids", "class_scores", "features") | {"num_regions": torch.tensor(1)}
 
     assert batch_of(cut_whole)["region_mask"].tolist() == [[True]] * 3
-    with pytest.raises(ValueError, match="'i02': features has 1 rows, and num_regions is 2"):
-        batch_of(lambda sample: cut(sample, "features"))
+    refused("'i02': features has 1 rows, and num_regions is 2", batch_of, lambda sample: cut(sample, "features"))
     with pytest.raises(ValueError, match="'i06' has label int, record 'i02' none"):
         batch_of(lambda sample: sample | ({"label": 1} if sample["image_id"] == "i06" else {}))
 
 
-def test_damage_is_found_where_checks_are_asked_for(store: FeatureStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("field", "fields"), [("features", ("features",)), ("class_scores", ())])
+def test_damage_is_found_where_checks_are_asked_for(
+    store: FeatureStore, tmp_path: Path, field: str, fields: tuple[str, ...]
+) -> None:
     shutil.copytree(store.path, tmp_path / "s")
-    with FeatureStore(tmp_path / "s") as damaged:
-        for field, options in (("features", {}), ("class_scores", {"fields": ()})):
-            wanted = getattr(damaged["i07"], field)
-            path = next(file for file in (tmp_path / "s").glob("part-00001.*.lmdb"))
-            data = path.read_bytes()
-            at = data.index(wanted.tobytes())
-            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-            with FeatureStore(tmp_path / "s") as reader:
-                assert reader.get_batch(["i07"], **options).num_regions == [3]  # as fast as can be, so not checked
-                stream = BatchStream(reader, batch_size=TOTAL, check=True, **options)
-                readers = (
-                    lambda reader=reader, options=options: reader.get_batch(["i07"], check=True, **options),
-                    lambda reader=reader, options=options: RegionDataset(reader, check=True, **options)[7],
-                    lambda reader=reader, options=options: list(
-                        RegionIterable(reader, batch_size=4, at_epoch_end="short", check=True, **options)
-                    ),
-                    lambda stream=stream: next(iter(stream)),
-                )
-                for read in readers:
-                    with pytest.raises(ValueError, match=r"'i07'.*checksum"):
-                        read()
-            path.write_bytes(data)
+    (path,) = (tmp_path / "s").glob("part-00001.*.lmdb")
+    data = path.read_bytes()
+    at = data.index(getattr(store["i07"], field).tobytes())
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    checked: Any = {"check": True, "fields": fields}
+    with FeatureStore(tmp_path / "s") as reader:
+        assert reader.get_batch(["i07"], fields=fields).num_regions == [3]  # as fast as can be, so not checked
+        stream = RegionIterable(reader, batch_size=4, at_epoch_end="short", **checked)
+        for read, argument in (
+            (lambda ids: reader.get_batch(ids, **checked), ["i07"]),
+            (RegionDataset(reader, **checked).__getitem__, 7),
+            (list, stream),
+            (next, iter(BatchStream(reader, batch_size=TOTAL, **checked))),
+        ):
+            refused(r"'i07'.*checksum", read, argument)
 
 
 def test_a_stream_of_batches_is_not_batched_again(store: FeatureStore, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ValueError, match="batch_size=None"):
-        next(iter(DataLoader(RegionIterable(store, batch_size=2))))
+    refused("batch_size=None", next, iter(DataLoader(RegionIterable(store, batch_size=2))))
     for made in (RegionDataset, RegionBatchSampler, RegionIterable, BatchStream):
-        with pytest.raises(TypeError, match="open it with FeatureStore"):
-            made(str(store.path), **({} if made is RegionDataset else {"batch_size": 2}))  # type: ignore[operator]
+        options = {} if made is RegionDataset else {"batch_size": 2}
+        refused("open it with FeatureStore", made, str(store.path), **options, error=TypeError)
     for wrong in ("i00", [0, 1], 1.5):
-        with pytest.raises(TypeError, match="counts its records: expected a number"):
-            RegionDataset(store)[wrong]  # type: ignore[index]
+        refused("counts its records: expected a number", RegionDataset(store).__getitem__, wrong, error=TypeError)
     assert not list(RegionIterable(store, batch_size=24)) and "there is nothing to read" in caplog.text

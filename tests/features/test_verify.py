@@ -5,10 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
+from refusals import refused
+from small_files import write_json
 from store_examples import make_record, write_shard, write_store
 
 from roibeam.features.shard.layout import checksum, encode_meta
-from roibeam.features.shard.lmdb_file import _arrays
+from roibeam.features.shard.lmdb_file import IndexRow, _arrays
 from roibeam.features.shard.manifest import ShardManifest, data_file_name
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
@@ -18,7 +20,7 @@ from roibeam.features.verify import Problem, verify_store
 def plan(folder: Path, *sizes: int, **change: object) -> None:
     shards = [{"number": number, "num_images": size} for number, size in enumerate(sizes)]
     content = {"format": "roibeam-plan", "version": 1, "source": {}, "settings": {}, "shards": shards}
-    (folder / "plan.json").write_text(json.dumps(content | change))
+    write_json(folder / "plan.json", content | change)
 
 
 @pytest.fixture
@@ -31,6 +33,12 @@ def folder(tmp_path: Path) -> Path:
 def only(problems: list[Problem]) -> Problem:
     assert len(problems) == 1, problems
     return problems[0]
+
+
+def rows_of(folder: Path, shard: int) -> tuple[Path, list[IndexRow]]:
+    path = folder / data_file_name(shard, "a")
+    with ShardReader(path, ShardManifest.read(folder / f"part-{shard:05}.json")) as reader:
+        return path, list(reader.index_rows())
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:
@@ -57,12 +65,8 @@ def test_leftovers_are_listed(folder: Path) -> None:
     write_shard(folder, 7, [])
     problems = verify_store(folder)
     assert all(problem.leftover for problem in problems)
-    assert [problem.file for problem in problems] == [
-        ".manifest.json.7.abc.tmp",
-        "part-00000.a.lmdb-lock",
-        "part-00000.b.lmdb",
-        "part-00007.json",
-    ]
+    left = [".manifest.json.7.abc.tmp", "part-00000.a.lmdb-lock", "part-00000.b.lmdb", "part-00007.json"]
+    assert [problem.file for problem in problems] == left
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -77,29 +81,22 @@ def test_files_cut_or_gone(folder: Path, deep: bool) -> None:
 
 def test_manifests_that_disagree(folder: Path) -> None:
     path = folder / "part-00001.json"
-    content = json.loads(path.read_text())
-    content["num_regions"] += 1
-    path.write_text(json.dumps(content))
+    write_json(path, json.loads(path.read_text()) | {"num_regions": 3})
     problem = only(verify_store(folder))
     assert problem.file == path.name and "does not agree with manifest.json about shard 1" in problem.what
     path.write_text("{")
     assert "is not JSON" in only(verify_store(folder)).what
 
 
-@pytest.mark.parametrize("name, value", [("content_digest", "0" * 64), ("num_dead_letters", 3)])
-def test_totals(folder: Path, name: str, value: object) -> None:
+@pytest.mark.parametrize("change", [{"content_digest": "0" * 64}, {"num_dead_letters": 3}])
+def test_totals(folder: Path, change: dict[str, object]) -> None:
     path = folder / "manifest.json"
-    content = json.loads(path.read_text())
-    content[name] = value
-    path.write_text(json.dumps(content))
+    write_json(path, json.loads(path.read_text()) | change)
     assert only(verify_store(folder)).file == "manifest.json"
 
 
 def test_deep_finds_what_fast_cannot(folder: Path) -> None:
-    path = folder / data_file_name(1, "a")
-    manifest = ShardManifest.read(folder / "part-00001.json")
-    with ShardReader(path, manifest) as reader:
-        rows = list(reader.index_rows())
+    path, rows = rows_of(folder, 1)
     for offset, words in [
         (rows[7].region_offset + 48 + 3, "record 's1i007': region value has checksum"),
         (rows[7].meta_offset + 40, "record 's1i007': meta value has checksum"),
@@ -118,9 +115,7 @@ def test_deep_finds_what_fast_cannot(folder: Path) -> None:
 
 
 def test_deep_reads_the_shards_that_are_asked_for(folder: Path) -> None:
-    path = folder / data_file_name(1, "a")
-    with ShardReader(path, ShardManifest.read(folder / "part-00001.json")) as reader:
-        row = next(iter(reader.index_rows()))
+    path, (row, *_) = rows_of(folder, 1)
     overwrite(path, row.region_offset + 48 + 3, b"\xff\xff\xff\xff")
     assert verify_store(folder, deep=True, deep_shards=range(1)) == []
     assert only(verify_store(folder, deep=True, deep_shards=range(1, 9))).file == path.name
@@ -137,9 +132,7 @@ def test_deep_walks_the_tree_before_lmdb_opens_it(folder: Path) -> None:
 
 
 def test_many_bad_records_give_a_short_report(folder: Path) -> None:
-    path = folder / data_file_name(0, "a")
-    with ShardReader(path, ShardManifest.read(folder / "part-00000.json")) as reader:
-        rows = list(reader.index_rows())
+    path, rows = rows_of(folder, 0)
     for row in rows:
         overwrite(path, row.meta_offset + 33, b"\x11\x22\x33")
     assert len(verify_store(folder, deep=True)) == 20
@@ -183,30 +176,24 @@ def test_an_index_that_points_outside_is_one_line(folder: Path) -> None:
 
 
 def test_a_record_of_another_dtype_or_size_is_not_read(folder: Path) -> None:
-    path = folder / data_file_name(0, "a")
-    with ShardReader(path, ShardManifest.read(folder / "part-00000.json")) as reader:
-        row = next(reader.index_rows())
+    path, (row, *_) = rows_of(folder, 0)
     original = path.read_bytes()
     with FeatureStore(folder) as store:
         overwrite(path, row.region_offset + 6, b"\3")  # as wide as float16
-        with pytest.raises(ValueError, match="record 's0i000' has bfloat16 features, the offset index says float16"):
-            store.get("s0i000")
+        refused("record 's0i000' has bfloat16 features, the offset index says float16", store.get, "s0i000")
         path.write_bytes(original)
         overwrite(path, row.meta_offset + 12, b"\xff" * 4)
         for read in (store.get, store.meta):
-            with pytest.raises(ValueError, match="an image of 640x4294967295 pixels"):
-                read("s0i000")
+            refused("an image of 640x4294967295 pixels", read, "s0i000")
 
 
 def test_a_record_of_another_number_of_regions_is_not_read(folder: Path) -> None:
     places, _ = _arrays(30, 30 * len("s0i000"))
     sealed_index(folder, 48 + places["num_regions"][2], b"\x63\0")
+    words = "record 's0i000' has . regions of 64 values, the offset index says 99 of"
     with FeatureStore(folder) as store:
         for read in (store.get, store.meta):
-            with pytest.raises(
-                ValueError, match=r"record 's0i000' has . regions of 64 values, the offset index says 99 of"
-            ):
-                read("s0i000")
+            refused(words, read, "s0i000")
 
 
 def test_a_run_that_adds_images_and_has_not_finished_is_told_by_the_plan(folder: Path) -> None:
@@ -215,9 +202,8 @@ def test_a_run_that_adds_images_and_has_not_finished_is_told_by_the_plan(folder:
     plan(folder, 30, 30, 4, 20, 16)
     problem = only(verify_store(folder, deep=True))
     assert problem.file == "plan.json" and not problem.leftover
-    assert problem.what == (
-        "a run that adds images has not finished: 2 of 5 planned shards (36 of 100 images) are missing"
-    )
+    missing = "2 of 5 planned shards (36 of 100 images) are missing"
+    assert problem.what == f"a run that adds images has not finished: {missing}"
     assert problem.what_to_do == "run the same command again"
     # Its finished shards are no rubbish, their data least of all.
     write_shard(folder, 3, [make_record("later")])

@@ -1,7 +1,5 @@
 """Reads at http and https: right at servers that know little, bounded and refused at those that lie."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -96,16 +94,13 @@ def test_a_file_larger_than_its_manifest_says_is_refused(tmp_path: Path) -> None
         ("./sub/", "sub/"),
         ("/store/a.json", "a.json"),
         ("https://h.org:1/store/a.json", "a.json"),
-        ("../a.json", ""),
-        ("sub/a.json", ""),
-        ("/etc/passwd", ""),
-        ("..", ""),
-        ("../", ""),
-        ("?C=N;O=D", ""),
-        ("http://other.org/store/a.json", ""),
-        ("file:///etc/passwd", ""),
-        ("a\\..\\b", ""),
     ],
 )
-def test_only_links_directly_below_a_folder_are_listed(link: str, name: str) -> None:
+def test_links_directly_below_a_folder_are_listed(link: str, name: str) -> None:
     assert _below("http://h.org:1/store", link) == name
+
+
+@pytest.mark.parametrize("link", ["../a.json", "sub/a.json", "/etc/passwd", "..", "../", "?C=N;O=D", "a\\..\\b",
+                                  "http://other.org/store/a.json", "file:///etc/passwd"])  # fmt: skip
+def test_other_links_are_not(link: str) -> None:
+    assert _below("http://h.org:1/store", link) == ""

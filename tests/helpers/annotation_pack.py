@@ -8,8 +8,6 @@
 Texts, boxes and pictures are ours. The photos with captions and boxes are `CAPTIONED`, the same in every file.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,39 +122,29 @@ def write_genome_lists(folder: Path) -> None:
 
 
 def write_karpathy(folder: Path) -> None:
-    coco_splits = ("train", "train", "train", "restval", "val", "val", "test", "test")
-    images = [
-        karpathy_image(f"{coco_name(number)}.jpg", row, split, number) | {"filepath": "train2014", "cocoid": number}
-        for row, (number, split) in enumerate(zip(CAPTIONED, coco_splits, strict=True))
-    ]
-    write_json(folder / "dataset_coco.json", {"images": images, "dataset": "coco"})
-    flickr_splits = ("train", "train", "train", "train", "val", "val", "test", "test")
-    images = [
-        karpathy_image(f"{number}.jpg", row, split, number)
-        for row, (number, split) in enumerate(zip(FLICKR, flickr_splits, strict=True))
-    ]
-    write_json(folder / "dataset_flickr30k.json", {"images": images, "dataset": "flickr30k"})
+    for data, numbers, fourth in (("coco", CAPTIONED, "restval"), ("flickr30k", FLICKR, "train")):
+        splits = ("train", "train", "train", fourth, "val", "val", "test", "test")
+        images = [karpathy_image(data, row, *each) for row, each in enumerate(zip(splits, numbers, strict=True))]
+        write_json(folder / f"dataset_{data}.json", {"images": images, "dataset": data})
 
 
-def karpathy_image(name: str, row: int, split: str, number: int) -> dict[str, Any]:
+def karpathy_image(data: str, row: int, split: str, number: int) -> dict[str, Any]:
     texts = [
         {"tokens": text.split(), "raw": text, "imgid": row, "sentid": 5 * row + k}
         for k, text in enumerate(sentences(number))
     ]
-    return {
-        "filename": name, "imgid": row, "split": split, "sentids": [each["sentid"] for each in texts],
-        "sentences": texts,
-    }  # fmt: skip
+    found = {"imgid": row, "split": split, "sentids": [each["sentid"] for each in texts], "sentences": texts}
+    if data == "flickr30k":
+        return found | {"filename": f"{number}.jpg"}
+    return found | {"filename": f"{coco_name(number)}.jpg", "filepath": "train2014", "cocoid": number}
 
 
 def write_flickr(folder: Path) -> None:
     for number in FLICKR:
         draw(folder / "flickr30k-images" / f"{number}.jpg", number)
-        lines = [
-            f"[/EN#{number}1/people A {colour} team] plays in [/EN#{number}2/scene a large park] ."
-            for colour in COLOURS
-        ]
-        write_text(folder / "Sentences" / f"{number}.txt", "\n".join(lines) + "\n")
+        park = f"team] plays in [/EN#{number}2/scene a large park] ."
+        lines = [f"[/EN#{number}1/people A {colour} {park}\n" for colour in COLOURS]
+        write_text(folder / "Sentences" / f"{number}.txt", "".join(lines))
     for split, numbers in (("train", FLICKR[:4]), ("val", FLICKR[4:6]), ("test", FLICKR[6:])):
         write_text(folder / f"{split}.txt", "".join(f"{number}\n" for number in numbers))
 
@@ -173,17 +161,13 @@ def write_vqa(folder: Path, split: str, numbers: Sequence[int]) -> None:
         answers = ["yes"] * 10 if not row else [str(1 + k % (1 + row % 4)) for k in range(10)]
         found = {"image_id": number, "question_id": number * 1000 + row}
         questions.append(found | {"question": question})
-        annotations.append(
-            found
-            | {
-                "question_type": "are they" if not row else "how many", "answer_type": "other",
-                "multiple_choice_answer": answers[0],
-                "answers": [
-                    {"answer": answer, "answer_confidence": "yes", "answer_id": k}
-                    for k, answer in enumerate(answers, 1)
-                ],
-            }
-        )  # fmt: skip
+        annotations.append(found | {
+            "question_type": "are they" if not row else "how many", "answer_type": "other",
+            "multiple_choice_answer": answers[0],
+            "answers": [
+                {"answer": answer, "answer_confidence": "yes", "answer_id": k} for k, answer in enumerate(answers, 1)
+            ],
+        })  # fmt: skip
     head = {"info": {"version": "2.0"}, "license": {}, "data_type": "mscoco", "data_subtype": f"{split}2014"}
     write_json(
         folder / f"v2_OpenEnded_mscoco_{split}2014_questions.json",

@@ -1,7 +1,5 @@
 """Whether something that is drawn came as often as it should."""
 
-from __future__ import annotations
-
 import math
 
 

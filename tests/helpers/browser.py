@@ -16,7 +16,6 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -83,9 +82,7 @@ class Browser:
             self._call(f"{domain}.enable")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.kill()
         self._process.wait()
         os.close(self._commands)
@@ -126,10 +123,8 @@ class Browser:
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def _look(self, look: Look) -> None:
-        self._call(
-            "Emulation.setDeviceMetricsOverride", width=look.width_px, height=_HEIGHT_PX, deviceScaleFactor=1,
-            mobile=False,
-        )  # fmt: skip
+        size = {"width": look.width_px, "height": _HEIGHT_PX, "deviceScaleFactor": 1, "mobile": False}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if look.dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
 

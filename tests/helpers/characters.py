@@ -1,7 +1,5 @@
 """Characters for tests that draw texts."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 # Any but surrogates, often one of a keyboard. `st.text` first looks up all 1.1 million: seconds in a fresh clone.

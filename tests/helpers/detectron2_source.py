@@ -6,8 +6,6 @@
 tests/detectron2-source.txt. Where pip cannot get it, one line says so, and the tests beside detectron2 skip.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

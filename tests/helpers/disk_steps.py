@@ -1,7 +1,5 @@
 """What a piece of code asks of the disk, in order: a power cut cannot be tried, what would survive it can be told."""
 
-from __future__ import annotations
-
 import os
 import stat
 

@@ -1,7 +1,5 @@
 """Commands as pages show them, held against those that exist. Nothing is run, and no torch is imported."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex
@@ -78,7 +76,7 @@ def problem_of_call(words: list[str], *, whole: bool = True) -> str:
     command, rest, name = commands(), list(words), "roibeam"
     while hasattr(command, "commands"):
         while rest and rest[0].startswith("-"):
-            if rest[0] not in HELP | _flags(command).keys():
+            if rest[0] not in HELP | _flags(command):
                 return f"{shown}: `{name}` has no option {rest[0]}"
             rest.pop(0)
         if not rest:
@@ -88,27 +86,16 @@ def problem_of_call(words: list[str], *, whole: bool = True) -> str:
         name = f"{name} {rest[0]}"
         command = command.commands[rest.pop(0)]
     ours = rest[: rest.index("--")] if "--" in rest else rest
-    flags = _flags(command)
-    unknown = [word.partition("=")[0] for word in ours if re.match(r"--?[a-z]", word)]
-    unknown = [word for word in unknown if word not in HELP | flags.keys()]
-    if unknown:
+    options = [word.partition("=")[0] for word in ours if re.match(r"--?[a-z]", word)]
+    if unknown := [option for option in options if option not in HELP | _flags(command)]:
         return f"{shown}: `{name}` has no option {unknown[0]}"
     if whole and not HELP & set(ours):
         try:
             command.make_context(name, list(rest))
-        except _USAGE_ERROR as error:
-            return f"{shown}: {error.format_message()}"
-        except ValueError as error:
-            return f"{shown}: {error}"
-    return _problem_of_beam(shown, rest[len(ours) + 1 :])
-
-
-def _problem_of_beam(shown: str, options: list[str]) -> str:
-    """Of what follows --."""
-    for option in options:
-        if not is_beam_option(option):
-            return f"{shown}: Beam has no option {option}"
-    return ""
+        except (_USAGE_ERROR, ValueError) as error:
+            return f"{shown}: {error.format_message() if isinstance(error, _USAGE_ERROR) else error}"
+    foreign = [option for option in rest[len(ours) + 1 :] if not is_beam_option(option)]  # what follows --
+    return f"{shown}: Beam has no option {foreign[0]}" if foreign else ""
 
 
 def is_beam_option(option: str) -> bool:
@@ -122,8 +109,8 @@ def _beam_names() -> frozenset[str]:
     return frozenset(PipelineOptions([]).get_all_options())
 
 
-def _flags(command: Any) -> dict[str, Any]:
-    return {flag: option for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+def _flags(command: Any) -> set[str]:
+    return {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
 
 
 @cache
@@ -132,7 +119,7 @@ def all_options() -> frozenset[str]:
     found, todo = set(HELP), [commands()]
     while todo:
         command = todo.pop()
-        found |= _flags(command).keys()
+        found |= _flags(command)
         todo += getattr(command, "commands", {}).values()
     return frozenset(found)
 
@@ -157,18 +144,15 @@ def problems_of_imports(code: str) -> list[str]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names if _is_ours(alias.name) and _names_of(alias.name) is None]
-        elif isinstance(node, ast.ImportFrom) and _is_ours(node.module or ""):
+            ours = [alias.name for alias in node.names if alias.name.split(".")[0] == "roibeam"]
+            found += [name for name in ours if _names_of(name) is None]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "roibeam":
             there = _names_of(node.module or "")
             found += [f"{node.module}.{alias.name}" for alias in node.names if there is None or alias.name not in there]
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "roibeam":
             if node.attr not in (_names_of("roibeam") or ()):
                 found.append(f"roibeam.{node.attr}")
     return [f"there is no {name}" for name in found]
-
-
-def _is_ours(module: str) -> bool:
-    return module.split(".")[0] == "roibeam"
 
 
 def _names_of(module: str) -> set[str] | None:

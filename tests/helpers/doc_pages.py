@@ -41,11 +41,9 @@ class Block:
             return self.text
         commands, goes_on = [], False
         for line in self.text.splitlines():
-            if line.startswith("$ ") or goes_on:
-                commands.append(line.removeprefix("$ "))
-            elif line.startswith("> "):
-                commands.append(line.removeprefix("> "))
-            goes_on = line.endswith("\\") and (goes_on or line.startswith(("$ ", "> ")))
+            if line.startswith(("$ ", "> ")) or goes_on:
+                commands.append(line if goes_on else line[2:])
+                goes_on = line.endswith("\\")
         return "\n".join(commands) + "\n"
 
 
@@ -114,7 +112,7 @@ class Page:
                     self._found(token, "a mark stands on the line before its block")
 
     def _found(self, token: Token, what: str) -> None:
-        self.problems.append(f"line {token.map[0] + 1 if token.map else 0}: {what}")
+        self.problems.append(f"line {_line(token)}: {what}")
 
     @cached_property
     def anchors(self) -> set[str]:
@@ -126,11 +124,8 @@ class Page:
                     child.content for child in token.children or () if child.type in ("text", "code_inline")
                 )
                 slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
-                number = 1
-                anchor = slug
-                while anchor in found:
-                    anchor, number = f"{slug}-{number}", number + 1
-                found.add(anchor)
+                names = (slug, *(f"{slug}-{number}" for number in range(1, len(found) + 1)))
+                found.add(next(name for name in names if name not in found))
             elif "html" in token.type:
                 found.update(re.findall(r"\b(?:id|name)=\"([^\"]+)\"", token.content))
         return found
@@ -140,7 +135,7 @@ class Page:
         """(line, target) of links and pictures."""
         found = []
         for token in self._tokens:
-            line = token.map[0] + 1 if token.map else 0
+            line = _line(token)
             if token.type == "html_block":
                 found += [(line, target) for target in re.findall(r"\b(?:href|src)=\"([^\"]+)\"", token.content)]
             for child in token.children or ():
@@ -155,7 +150,7 @@ class Page:
     def code_spans(self) -> list[tuple[int, str]]:
         """(line, text) of `code` between words."""
         return [
-            (token.map[0] + 1 if token.map else 0, " ".join(child.content.split()))
+            (_line(token), " ".join(child.content.split()))
             for token in self._tokens
             for child in token.children or ()
             if child.type == "code_inline"
@@ -175,12 +170,15 @@ class Page:
             for sentence in _SENTENCE_END.split(text):
                 counted = [word for word in sentence.split() if re.search(r"\w", word)]
                 if len(counted) > most_words:
-                    line = token.map[0] + 1 if token.map else 0
-                    found.append(f"line {line}: {len(counted)} words: {' '.join(counted[:8])} ...")
+                    found.append(f"line {_line(token)}: {len(counted)} words: {' '.join(counted[:8])} ...")
         return found
 
 
 SETUPS_WRITTEN = tuple(f"in: {name}" for name in SETUPS)
+
+
+def _line(token: Token) -> int:
+    return token.map[0] + 1 if token.map else 0
 
 
 @cache

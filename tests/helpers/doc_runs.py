@@ -1,19 +1,17 @@
 """The blocks of a page, run as a reader runs them: in order, in one folder that is fresh or a made one."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
-from doc_pages import Block, Page
+from doc_pages import RUN, Block, Page
 
 LONGEST_SECONDS = 900  # a block that hangs
 # What `<!-- in: NAME -->` puts into a page's folder, made once by these commands; each is the one before, and more.
@@ -69,11 +67,11 @@ def run_page(page: Page, folder: Path, *, commands: Path | None = None, with_soa
     Raises:
         AssertionError: for the first block that does not end as it should, with the end of what it said.
     """
-    with _python(folder) as run_python:
+    left_out = ("not run",) if with_soak else ("not run", "soak")
+    has_python = any(block.language == "python" for block in page.blocks)
+    with _python(folder) if has_python else nullcontext(_run_shell) as run_python:
         for block in page.blocks:
-            if block.language not in ("bash", "console", "python") or block.mark.startswith("not run"):
-                continue
-            if block.mark == "soak" and not with_soak:
+            if block.language not in RUN or block.mark.startswith(left_out):
                 continue
             ended_well, said = run_python(block) if block.language == "python" else _run_shell(block, folder, commands)
             wanted = block.mark != "fails"
@@ -90,51 +88,29 @@ def _run_shell(block: Block, folder: Path, commands: Path | None = None) -> tupl
     return done.returncode == 0, done.stdout
 
 
-class _Snippets:
-    """A Python process, started for the first snippet of a page."""
-
-    def __init__(self, folder: Path, log: Path) -> None:
-        self._folder, self._log = folder, log
-        self._process: subprocess.Popen[str] | None = None
-
-    def __call__(self, block: Block) -> tuple[bool, str]:
-        if self._process is None:
-            self._start()
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(json.dumps([block.text, f"snippet of line {block.line}"]) + "\n")
-        self._process.stdin.flush()
-        ended_well = self._answers.readline() == "done\n"
-        return ended_well, self._log.read_text("utf-8", errors="replace")
-
-    def _start(self) -> None:
-        reading, writing = os.pipe()
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _SNIPPETS, str(writing)],
-                cwd=self._folder, env=environment(), stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
-                pass_fds=[writing], text=True,
-            )  # fmt: skip
-        os.close(writing)
-        self._answers = os.fdopen(reading)
-
-    def close(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            try:
-                self._process.wait(30)
-            finally:
-                self._process.kill()
-                self._process.wait()
-            self._answers.close()
-
-
 @contextmanager
-def _python(folder: Path) -> Iterator[_Snippets]:
-    snippets = _Snippets(folder, folder.with_name(f"{folder.name}.python.log"))
-    try:
-        yield snippets
-    finally:
-        snippets.close()
+def _python(folder: Path) -> Iterator[Callable[[Block], tuple[bool, str]]]:
+    """Runs snippets in one Python process; each call gives whether one ended well, and all that was said so far."""
+    log = folder.with_name(f"{folder.name}.python.log")
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as answers, log.open("w") as said, subprocess.Popen(
+        [sys.executable, "-c", _SNIPPETS, str(writing)], cwd=folder, env=environment(), pass_fds=[writing], text=True,
+        stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        os.close(writing)
+        assert process.stdin is not None
+
+        def run(block: Block) -> tuple[bool, str]:
+            process.stdin.write(json.dumps([block.text, f"snippet of line {block.line}"]) + "\n")
+            process.stdin.flush()
+            return answers.readline() == "done\n", log.read_text("utf-8", errors="replace")
+
+        try:
+            yield run
+            process.stdin.close()
+            process.wait(30)
+        finally:
+            process.kill()
 
 
 def made_folder(setup: str, tmp_path_factory: pytest.TempPathFactory) -> Path:

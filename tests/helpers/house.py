@@ -1,7 +1,5 @@
 """The house as its source files tell it: modules and their imports, entries of rooms, functions, exported names."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

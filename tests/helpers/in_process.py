@@ -1,7 +1,5 @@
 """The command line in the test's own process: imports, networks and compiled code are there already."""
 
-from __future__ import annotations
-
 import functools
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What a command prints with --json."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NoReturn
 

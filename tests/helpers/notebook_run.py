@@ -6,8 +6,6 @@ writes it back with its outputs (`make notebook`). Edit the notebook as you like
 and of the machine does not stay.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -38,36 +36,26 @@ def executed(notebook: Path, folder: Path) -> NotebookNode:
     """
     read = nbformat.read(notebook, as_version=4)
     with tempfile.TemporaryDirectory() as kernels:
-        _write_kernel(Path(kernels) / KERNEL)
+        kernel = {
+            "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            "display_name": "Python 3",
+            "language": "python",
+            "env": {"IPYTHONDIR": str(Path(kernels) / "ipython")},  # a user's start-up files would run too
+        }
+        (Path(kernels) / KERNEL).mkdir()
+        (Path(kernels) / KERNEL / "kernel.json").write_text(json.dumps(kernel), "utf-8")
         # Only this folder: the kernels that the user has installed are of other environments.
         specs = KernelSpecManager(kernel_dirs=[kernels], ensure_native_kernel=False)
         manager = AsyncKernelManager(kernel_name=KERNEL, kernel_spec_manager=specs)
-        client = NotebookClient(
-            read,
-            km=manager,
-            timeout=CELL_SECONDS,
-            coalesce_streams=True,
-            record_timing=False,
-            resources={"metadata": {"path": str(folder)}},
-        )
-        client.execute()
+        there = {"metadata": {"path": str(folder)}}
+        options = {"timeout": CELL_SECONDS, "coalesce_streams": True, "record_timing": False, "resources": there}
+        NotebookClient(read, km=manager, **options).execute()
     for cell in read.cells:
         cell.metadata = NotebookNode()
         if cell.cell_type == "code":  # warnings of packages about this machine, and progress
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     read.metadata = nbformat.from_dict(_METADATA)
     return read
-
-
-def _write_kernel(folder: Path) -> None:
-    folder.mkdir()
-    spec = {
-        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-        "display_name": "Python 3",
-        "language": "python",
-        "env": {"IPYTHONDIR": str(folder / "ipython")},  # a user's start-up files would run too
-    }
-    (folder / "kernel.json").write_text(json.dumps(spec), "utf-8")
 
 
 def main(path: str) -> None:

@@ -1,7 +1,5 @@
 """Web servers of a folder: as `python -m http.server`, without ranges or sizes, or with hostile answers."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 import time

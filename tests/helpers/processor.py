@@ -1,7 +1,5 @@
 """Which processor this is, for the few figures of true-size or long runs that its kernels decide."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")

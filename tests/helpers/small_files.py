@@ -1,9 +1,8 @@
 """Small files that tests write, with the folders that they stand in."""
 
-from __future__ import annotations
-
 import io
 import json
+import os
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -33,3 +32,13 @@ def write_tar(
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     return path
+
+
+class Hostile:
+    """Makes a folder when it is unpickled by anything that runs what a pickle asks for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)

@@ -1,7 +1,5 @@
 """A reduced Mask R-CNN R50-FPN as a detectron2 config: features of 24 numbers, five classes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 WIDTH = 24

@@ -1,7 +1,5 @@
 """How much of the soaks runs: all of it, or the share that ROIBEAM_SOAK says, as CI sets it."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Container, Iterable, Sequence

@@ -5,8 +5,6 @@ the arguments, folder, environment and streams of its caller. What a first impor
 start a process of their own.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

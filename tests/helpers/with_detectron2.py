@@ -1,8 +1,6 @@
 """detectron2 made importable for the tests beside it: installed, in folders that are named, or as fetched; and what it
 detects by itself."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from vilbert_examples import tiny
+from model_examples import EXAMPLES
+from vilbert_examples import randomised as awake
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel, ImageBatch
-from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
-from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
-from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
-from roibeam.model.vlbert.config import VLBertConfig, vlbert_config
-from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.data.batches.image_batch import photo_inputs
 
 VOCAB_SIZE, LABELS, POSITIONS = 40, 7, 16
@@ -28,60 +23,39 @@ VOCAB_SIZE, LABELS, POSITIONS = 40, 7, 16
 ENCODER = DetectorConfig(depth=26, base_channels=4, pooled_cells=5, short_edge=48, long_edge=80)
 FEATURES = ENCODER.feature_dim
 SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": POSITIONS,
-    "region_feature_size": FEATURES,
-}
+    "vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 24, "max_position_embeddings": POSITIONS, "region_feature_size": FEATURES,
+}  # fmt: skip
 BLANK = EndToEndChoices(masked_pixels="blank", whole_image="model")
 WHOLE = EndToEndChoices(masked_pixels="whole", whole_image="model")
 SHOWN = EndToEndChoices(masked_pixels="shown", whole_image="box")  # VL-BERT's with MASK_RAW_PIXELS off, captions alone
 RELEASE = EndToEndChoices(masked_pixels="blank", whole_image="box")  # VL-BERT's
 
 
+def example(name: str, **fields: Any) -> Callable[..., Any]:
+    """How the model of `EXAMPLES` is made with the sizes here."""
+    return partial(EXAMPLES[name].make, **SIZES | fields)
+
+
 VLBERT_SIZES = SIZES | {"num_region_labels": LABELS, "coordinate_embedding_size": 16}
-
-
-def vlbert(**overrides: Any) -> VLBertForPreTraining:
-    heads = {"with_pooler": True, "with_relationship_head": True, "masked_appearance": "pixels"}
-    return VLBertForPreTraining(VLBertConfig(**(VLBERT_SIZES | heads | overrides)))
-
-
-def vlbert_paper() -> VLBertForPreTraining:
-    return VLBertForPreTraining(vlbert_config("paper", **VLBERT_SIZES))
-
-
-def vilbert(**overrides: Any) -> ViLbertForPreTraining:
-    sizes = SIZES | {"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 24, "region_target_size": LABELS}
-    return ViLbertForPreTraining(tiny(**(sizes | overrides)))
-
-
-def single_stream(**overrides: Any) -> SingleStreamForPreTraining:
-    return SingleStreamForPreTraining(SingleStreamConfig(**(SIZES | {"region_target_size": LABELS} | overrides)))
-
-
-def visualbert(**overrides: Any) -> VisualBertForPreTraining:
-    return VisualBertForPreTraining(VisualBertConfig(**(SIZES | overrides)))
-
-
-def interbert(preset: str = "release", **overrides: Any) -> InterBertForPreTraining:
-    layers = {"text_num_hidden_layers": 1, "image_num_hidden_layers": 1, "image_num_attention_heads": 2}
-    widths = {"image_intermediate_size": 20, "pooled_size": 12, "region_target_size": LABELS}
-    return InterBertForPreTraining(interbert_config(preset, **(SIZES | layers | widths | overrides)))
-
-
-def imagebert(**overrides: Any) -> ImageBertForPreTraining:
-    return ImageBertForPreTraining(ImageBertConfig(**(SIZES | {"num_region_labels": LABELS} | overrides)))
-
+vlbert = example(
+    "VL-BERT", preset="release-captions", **VLBERT_SIZES, num_segments=3,
+    with_pooler=True, with_relationship_head=True, masked_appearance="pixels",
+)  # fmt: skip
+vilbert = example("ViLBERT", hidden_size=24, num_hidden_layers=3, num_attention_heads=4, region_target_size=LABELS)
+single_stream = example("ViLBERT single-stream", region_target_size=LABELS)
+visualbert = example("VisualBERT")
+interbert = example(
+    "InterBERT", text_num_hidden_layers=1, image_num_hidden_layers=1, image_num_attention_heads=2,
+    image_intermediate_size=20, pooled_size=12, region_target_size=LABELS,
+)  # fmt: skip
+imagebert = example("ImageBERT", num_region_labels=LABELS)
 
 # Name -> (model, choices): the systems as docs/train.md has them, then what else their fields allow.
 REGRESSION = {"region_target_size": FEATURES}
 CASES: dict[str, tuple[Callable[[], Any], EndToEndChoices]] = {
     "vlbert": (vlbert, RELEASE),
-    "vlbert-paper": (vlbert_paper, RELEASE),
+    "vlbert-paper": (example("VL-BERT, paper", **VLBERT_SIZES, num_segments=3), RELEASE),
     "vlbert-shown": (vlbert, SHOWN),
     "vlbert-learned": (lambda: vlbert(masked_appearance="learned"), WHOLE),
     "vilbert": (vilbert, BLANK),
@@ -108,16 +82,6 @@ def encoder(**arguments: Any) -> RegionEncoder:
     with torch.no_grad():  # random weights are for pixels that nothing divides
         made.backbone.get_submodule("stem.conv1").weight.mul_(made.conventions.pixel_std[0])
     return made
-
-
-def awake(model: torch.nn.Module, seed: int = 0) -> Any:
-    """Every parameter drawn, LayerNorms and biases too: at VL-BERT's start values no gradient would reach a region."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            norm_weight = "norm" in name.lower() and name.endswith(".weight")
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + (1.0 if norm_weight else 0.0))
-    return model.eval()
 
 
 def joint_model(name: str, **encoder_arguments: Any) -> EndToEndModel:

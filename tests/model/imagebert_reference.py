@@ -2,32 +2,10 @@
 
 Inference only: no dropout. Sections below are those of the paper. Shapes: B pairs, T text tokens, R regions,
 S = rows of the joint sequence, H hidden, I intermediate, V words, L positions, D region feature, G global feature,
-K object classes, P candidates. A linear layer is `x @ weight.T + bias`, weight (out, in).
+K object classes. A linear layer is `x @ weight.T + bias`, weight (out, in).
 
-Parameters (`Parameters`, a plain dict):
-
-    word_embed                              (V, H)          also the decoder of the MLM head
-    segment_embed                           (2, H)          0 text, 1 image
-    position_embed                          (L, H)          p_seq of text; one row of it serves all visual tokens
-    text_norm.{weight,bias}                 (H,)            LN of linguistic embeddings
-    image_embed.{weight,bias}               (H, D), (H,)    v = ImageEmbed(r)
-    location_embed.{weight,bias}            (H, 5), (H,)    p_img = PositionEmbed(c)
-    image_norm.{weight,bias}                (H,)            LN of image embeddings
-    global_embed.{weight,bias}              (H, G), (H,)    only with a global image token
-    encoder.N.{query,key,value}.*           (H, H), (H,)    layer N = 0, 1, ...
-    encoder.N.attention_output.*            (H, H), (H,)
-    encoder.N.attention_norm.{weight,bias}  (H,)
-    encoder.N.intermediate.{weight,bias}    (I, H), (I,)
-    encoder.N.output.{weight,bias}          (H, I), (H,)
-    encoder.N.output_norm.{weight,bias}     (H,)
-    pooler.{weight,bias}                    (H, H), (H,)
-    mlm.dense.{weight,bias}                 (H, H), (H,)
-    mlm.norm.{weight,bias}                  (H,)
-    mlm.bias                                (V,)
-    moc.{weight,bias}                       (K, H), (K,)
-    mrfr.{weight,bias}                      (D, H), (D,)
-    itm.{weight,bias}                       (1, H), (1,)
-
+Parameters are a plain dict by the names and shapes of `draw_parameters`; `word_embed` is also the decoder of the MLM
+head, segment 0 is text and 1 the image, and one row of `position_embed` serves all visual tokens.
 A model that shares one LN between text and image, or one projection between regions and the global feature, is
 compared by giving both names the same array.
 
@@ -47,11 +25,6 @@ Misprints, and how they are read:
  8. 4.3, L_MRFR sums over dimensions: 2048 terms would swamp the other losses. UNITER, which the section follows, takes
     the mean. Default "mean"; "sum" follows the formula.
  9. 4.3, sums over the masked items of a sample inside E: read as the mean over all masked items of the batch.
-10. 4.4, `c(t) in R` stands inside a logarithm: a sigmoid is meant, as in ITM.
-11. 4.4, L_CE sums CE over the P scalars, and its E carries an index j that only the sum binds: read as softmax over
-    the P scores with the one-hot label, one term per group. (A CE per scalar would be the binary loss again.)
-12. 4.4, `max[0, s+, s-_h]` has no margin, and would pull the positive score down: read max(0, m - s+ + s-_h).
-13. 4.4, the triplet sum runs over n- in N, its summand does not depend on n-: one term per group, the hardest negative.
 
 Readings where the paper is silent:
 
@@ -61,8 +34,7 @@ Readings where the paper is silent:
  - "Zero out the masked token": the RoI feature r becomes zeros, so v keeps the bias of ImageEmbed. Location stays.
  - Global image feature (4.1, 5.3: "added to the visual part", from another CNN): one more visual token with a
    projection of its own, image segment, dummy position, and c of the whole image, (0, 0, 1, 1, 1). Never masked.
- - ITM "similar to BERT": tanh pooler on [CLS], then one logit. Fine-tuning uses the same head (4.2: "same model and
-   parameters"): s in the softmax is the logit, s in the triplet its sigmoid (a margin of 0.2 needs a bounded score).
+ - ITM "similar to BERT": tanh pooler on [CLS], then one logit. Section 4.4, retrieval: model/task_losses.py.
  - Conditional mask: items of mismatched pairs leave the denominators too. A denominator is at least 1.
 """
 
@@ -76,7 +48,7 @@ import numpy as np
 
 Parameters = dict[str, np.ndarray]
 
-PAD, CLS, SEP, MASK = 0, 1, 2, 3
+SEP = 2
 TEXT_SEGMENT, IMAGE_SEGMENT = 0, 1
 LAYER_NORM_EPS = 1e-12
 WHOLE_IMAGE = np.array([0.0, 0.0, 1.0, 1.0, 1.0])
@@ -86,22 +58,19 @@ PADDING_SCORE = -10000.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes and switches of one model and of the batches drawn for it; the defaults are tiny."""
+    """Sizes and switches of one model; the defaults are tiny, some of them those of vilbert_examples.py."""
 
     hidden: int = 12
     layers: int = 2
     heads: int = 3
     intermediate: int = 20
-    vocabulary: int = 30
-    positions: int = 16
-    region_feature: int = 10
+    vocabulary: int = 90
+    positions: int = 24
+    region_feature: int = 12
     object_classes: int = 7
     dummy_position: int = 0
     final_separator: str | None = None  # position of a [SEP] after the regions: "dummy", "next"; None: no such row
     global_feature: int = 0  # width of the global image feature; 0: no such token
-    pairs: int = 4
-    words: int = 9  # with [CLS] and [SEP]
-    regions: int = 6
 
 
 @dataclass(frozen=True)
@@ -317,28 +286,6 @@ def pretraining_losses(
     return losses | {"total": sum(losses.values())}
 
 
-# -- section 4.4: fine-tuning for retrieval --------------------------------------------------------------------------
-# logits (N, P): N groups of P candidate pairs; positive (N,) int: which one is true
-
-
-def retrieval_binary_loss(logits: np.ndarray, positive: np.ndarray) -> float:
-    """L_BCE: every one of the P pairs by itself."""
-    return binary_loss(logits, np.arange(logits.shape[1]) == positive[:, None])
-
-
-def retrieval_multi_class_loss(logits: np.ndarray, positive: np.ndarray) -> float:
-    """L_CE: softmax over the P logits of a group."""
-    return classification_loss(logits, positive, np.ones(len(logits), dtype=bool))
-
-
-def retrieval_triplet_loss(logits: np.ndarray, positive: np.ndarray, margin: float = 0.2) -> float:
-    """L_Triplet: max(0, m - s+ + s-_h) of sigmoids, with the hardest negative of a group."""
-    s = np.exp(-np.logaddexp(0.0, -logits))
-    is_positive = np.arange(logits.shape[1]) == positive[:, None]
-    hardest = np.where(is_positive, -np.inf, s).max(axis=1)
-    return float(np.maximum(0.0, margin - s[is_positive] + hardest).mean())
-
-
 # -- for comparisons -------------------------------------------------------------------------------------------------
 
 
@@ -384,46 +331,3 @@ def draw_parameters(sizes: Sizes, rng: np.random.Generator) -> Parameters:
         parameters[f"{name}.weight"] = rng.normal(1.0, 0.2, hidden)
         parameters[f"{name}.bias"] = rng.normal(0.0, 0.2, hidden)
     return parameters
-
-
-def draw_batch(sizes: Sizes, rng: np.random.Generator) -> Batch:
-    """Random pairs: ragged lengths, garbage on padded regions, pair 0 matched and pair 1 not.
-
-    Masks and kept items are far denser than the paper's 15 % and 10 %, so that a tiny batch holds every kind.
-    """
-    pairs, words, regions = sizes.pairs, sizes.words, sizes.regions
-    num_words = np.append(words, rng.integers(4, words + 1, pairs - 1))  # pair 0 is full
-    is_word = np.arange(words) < num_words[:, None]
-    word_targets = np.where(is_word, rng.integers(MASK + 1, sizes.vocabulary, (pairs, words)), PAD)
-    word_targets[:, 0] = CLS
-    word_targets[np.arange(pairs), num_words - 1] = SEP
-    masked_words = (rng.random((pairs, words)) < 0.4) & is_word & (word_targets > MASK)
-    masked_words[:, 1] = True
-    replaced = np.where(
-        rng.random((pairs, words)) < 0.6, MASK, rng.integers(MASK + 1, sizes.vocabulary, (pairs, words))
-    )
-    changed = masked_words & (rng.random((pairs, words)) < 0.8)
-
-    is_region = np.arange(regions) < np.append(regions, rng.integers(2, regions + 1, pairs - 1))[:, None]
-    masked_regions = (rng.random((pairs, regions)) < 0.5) & is_region
-    masked_regions[:, 0] = True
-    image_hw = rng.integers(200, 700, (pairs, 2))
-    top_left = rng.uniform(0.0, 0.5, (pairs, regions, 2))
-    corners = np.concatenate([top_left, top_left + rng.uniform(0.1, 0.5, (pairs, regions, 2))], axis=-1)
-    matched = rng.random(pairs) < 0.5
-    matched[:2] = [True, False][:pairs]
-    return Batch(
-        word_ids=np.where(changed, replaced, word_targets),
-        is_word=is_word,
-        masked_words=masked_words,
-        word_targets=word_targets,
-        region_features=rng.normal(size=(pairs, regions, sizes.region_feature)),
-        boxes_px=corners * np.tile(image_hw[:, ::-1], 2)[:, None, :],
-        image_hw=image_hw,
-        is_region=is_region,
-        masked_regions=masked_regions,
-        zeroed_regions=masked_regions & (rng.random((pairs, regions)) < 0.7),
-        region_labels=rng.integers(0, sizes.object_classes, (pairs, regions)),
-        matched=matched,
-        global_features=rng.normal(size=(pairs, sizes.global_feature)) if sizes.global_feature else None,
-    )

@@ -16,29 +16,16 @@ class Other:
     pass
 
 
-def check_imagebert(model: ImageBertForPreTraining) -> PreTrainingModel:
-    return model
+def check_models(
+    imagebert: ImageBertForPreTraining,
+    interbert: InterBertForPreTraining,
+    vilbert: ViLbertForPreTraining,
+    single_stream: SingleStreamForPreTraining,
+    visualbert: VisualBertForPreTraining,
+    vlbert: VLBertForPreTraining,
+) -> tuple[PreTrainingModel, ...]:
+    return imagebert, interbert, vilbert, single_stream, visualbert, vlbert
 
 
-def check_interbert(model: InterBertForPreTraining) -> PreTrainingModel:
-    return model
-
-
-def check_vilbert(model: ViLbertForPreTraining) -> PreTrainingModel:
-    return model
-
-
-def check_single_stream(model: SingleStreamForPreTraining) -> PreTrainingModel:
-    return model
-
-
-def check_visualbert(model: VisualBertForPreTraining) -> PreTrainingModel:
-    return model
-
-
-def check_vlbert(model: VLBertForPreTraining) -> PreTrainingModel:
-    return model
-
-
-def check_other(model: Other) -> PreTrainingModel:
-    return model  # type: ignore[return-value]  # mypy says so where there is nothing to ignore
+def check_other(other: Other) -> PreTrainingModel:
+    return other  # type: ignore[return-value]  # mypy says so where there is nothing to ignore

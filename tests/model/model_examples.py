@@ -10,19 +10,18 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import torch
-from imagebert_examples import tiny as tiny_imagebert
-from interbert_examples import tiny as tiny_interbert
 from soak_share import some
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised
 from vilbert_examples import tiny as tiny_vilbert
 
-from roibeam.model.imagebert.model import ImageBertForPreTraining
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_config
+from roibeam.model.vlbert.fields import PRESETS as VLBERT_PRESETS
 from roibeam.model.vlbert.model import VLBertForPreTraining
 
 GLOBAL_FEATURES = 5
@@ -53,8 +52,31 @@ def _visualbert(**overrides):
     return VisualBertForPreTraining(tiny_visualbert(**overrides))
 
 
+def tiny_imagebert(**overrides):
+    return ImageBertConfig(**(SIZES | {"num_region_labels": LABELS} | overrides))
+
+
 def _imagebert(**overrides):
     return ImageBertForPreTraining(tiny_imagebert(**overrides))
+
+
+def make_imagebert(**overrides):
+    return randomised(_imagebert(**overrides))
+
+
+INTERBERT_LAYERS = {"text_num_hidden_layers": 1, "image_num_hidden_layers": 2, "image_num_attention_heads": 3}
+INTERBERT_SIZES = SIZES | INTERBERT_LAYERS | {"image_intermediate_size": 28, "region_target_size": LABELS}
+INTERBERT_SIZES |= {"pooled_size": 16, "num_answers": 11}
+
+
+def tiny_interbert(preset="release", **overrides):
+    """The preset's choices at small sizes; the baseline keeps its missing layers."""
+    layers = {name: 0 for name in ("text_num_hidden_layers", "image_num_hidden_layers") if preset == "single-stream"}
+    return interbert_config(preset, **(INTERBERT_SIZES | layers | overrides))
+
+
+def make_interbert(preset="release", **overrides):
+    return randomised(_interbert(preset, **overrides))
 
 
 def _interbert(preset="release", **overrides):
@@ -115,6 +137,23 @@ EXAMPLES = {
     ),
 }
 
+# Every choice of VL-BERT's config, for what holds of all: that padding, order and files change nothing.
+CHOICES = {
+    f"VL-BERT {choice}": Example(partial(_vlbert, **choice))
+    for choice in (
+        *({"preset": name} for name in VLBERT_PRESETS),
+        {"visual_norm": "scale"},
+        {"visual_norm": "none"},
+        {"visual_size": 20},
+        {"text_visual": "none"},
+        {"text_visual": "grounded"},
+        {"end_visual": True, "whole_image_element": False},
+        {"word_loss_mean": "rows", "region_loss_mean": "rows"},
+        {"with_word_head": False},
+        {"with_region_head": False},
+    )
+}
+
 # One network of each kind, the one that can do most. Where every case of a test meets every model, the others meet a
 # share of the cases in CI and all of them in `make test-soak`.
 ONE_OF_EACH = (
@@ -126,7 +165,7 @@ MOSTLY_ONE_OF_EACH = some(EXAMPLES, ONE_OF_EACH)
 
 @cache
 def _pickled(name):
-    return pickle.dumps(randomised(EXAMPLES[name].make()))
+    return pickle.dumps(randomised((EXAMPLES | CHOICES)[name].make()))
 
 
 def build(name):

@@ -2,68 +2,80 @@
 
 import pytest
 import torch
-import transformers
-from vilbert_examples import POSITIONS, VOCAB_SIZE, make_batch, randomised, tiny
+from model_examples import make_interbert
+from vilbert_examples import BERT_SIZES, make_batch, make_bert, tiny, with_old_norms
 
 from roibeam.model.common.checkpoint import load_start, tidy_bert
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.imagebert.model import state_from_bert as imagebert_state
+from roibeam.model.interbert.checkpoint import state_from_bert as interbert_state
 from roibeam.model.vilbert.checkpoint import state_from_bert as vilbert_state
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.visualbert.checkpoint import state_from_bert as visualbert_state
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 
-SIZES = {"vocab_size": VOCAB_SIZE, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
-SIZES |= {"intermediate_size": 32, "max_position_embeddings": POSITIONS}
-
 
 @pytest.fixture(scope="module")
 def bert():
-    model = randomised(transformers.BertForPreTraining(transformers.BertConfig(**SIZES)))
-    model.tie_weights()
-    return model
+    return make_bert()
 
 
 def bert_states(bert, batch):
+    segments = batch.text_segments
     with torch.no_grad():
-        return bert(
-            batch.text_ids,
-            attention_mask=batch.text_mask.long(),
-            token_type_ids=batch.text_segments,
-            output_hidden_states=True,
-        )
+        return bert(batch.text_ids, batch.text_mask.long(), token_type_ids=segments, output_hidden_states=True)
+
+
+SIZES = BERT_SIZES | {"region_feature_size": 12}
+
+
+def read_without_regions(bert, model, encode):
+    """What the model and BERT make of a text alone; the words that they predict are compared."""
+    batch = make_batch(regions=(0, 0, 0))
+    theirs, real = bert_states(bert, batch), batch.text_mask
+    with torch.no_grad():
+        output = encode(batch)
+        logits = model.word_logits(output.text_states)
+    torch.testing.assert_close(logits[real], theirs.prediction_logits[real], rtol=1e-4, atol=1e-5)
+    return output, theirs
 
 
 def test_visualbert_without_regions_is_bert(bert):
-    model = VisualBertForPreTraining(VisualBertConfig(**SIZES, region_feature_size=12)).eval()
+    model = VisualBertForPreTraining(VisualBertConfig(**SIZES)).eval()
     left = load_start(model, visualbert_state(bert.state_dict()))
     assert left == ["visualbert.embeddings.projection.weight", "visualbert.embeddings.projection.bias"]
-    batch = make_batch(regions=(0, 0, 0))
-    theirs = bert_states(bert, batch)
-    with torch.no_grad():
-        output = model.visualbert(batch)
-        real = batch.text_mask
-        logits, match = model.word_logits(output.text_states), model.match_head(output.pooled)
-    torch.testing.assert_close(logits[real], theirs.prediction_logits[real], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(match, theirs.seq_relationship_logits, rtol=1e-4, atol=1e-5)
+    output, theirs = read_without_regions(bert, model, model.encode)
+    torch.testing.assert_close(model.match_head(output.pooled), theirs.seq_relationship_logits, rtol=1e-4, atol=1e-5)
     tables = model.visualbert.embeddings
     assert torch.equal(tables.region_segments.weight, bert.bert.embeddings.token_type_embeddings.weight)
 
 
 def test_imagebert_without_regions_is_bert(bert):
-    model = ImageBertForPreTraining(ImageBertConfig(**SIZES, region_feature_size=12)).eval()
+    model = ImageBertForPreTraining(ImageBertConfig(**SIZES)).eval()
     left = load_start(model, imagebert_state(bert.state_dict()))
     new = ("region_class_head", "region_feature_head", "match_head", "features", "locations", "region_norm")
     assert {name.removeprefix("imagebert.embeddings.").rsplit(".", 1)[0] for name in left} == set(new)
-    batch = make_batch(regions=(0, 0, 0))
-    theirs = bert_states(bert, batch)
-    with torch.no_grad():
-        output = model.encode(batch)
-        logits, real = model.word_logits(output.text_states), batch.text_mask
-        pooled = bert.bert.pooler(theirs.hidden_states[-1])
-    torch.testing.assert_close(logits[real], theirs.prediction_logits[real], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(output.pooled, pooled, rtol=1e-4, atol=1e-5)
+    output, theirs = read_without_regions(bert, model, model.encode)
+    torch.testing.assert_close(output.pooled, bert.bert.pooler(theirs.hidden_states[-1]), rtol=1e-4, atol=1e-5)
     assert torch.equal(model.imagebert.embeddings.segments.weight, bert.bert.embeddings.token_type_embeddings.weight)
+
+
+@pytest.mark.parametrize("joint, text", [(2, 1), (3, 0)])
+def test_interbert_on_text_alone_is_bert(bert, joint, text):
+    model = make_interbert(num_hidden_layers=joint, text_num_hidden_layers=text)
+    left = load_start(model, interbert_state(bert.state_dict(), joint))
+    filled = ("text_embeddings.", "joint.", "text.", "masked_word_head.")
+    assert left and not any(name.removeprefix("interbert.").startswith(filled) for name in left)
+    read_without_regions(bert, model, model.encode_text)
+
+
+def test_the_paper_s_interbert_leaves_the_text_s_layers_as_drawn(bert):
+    """Appendix 6.2: BERT fills the joint layers, "the new weight parameters are randomly initialized"."""
+    model = make_interbert(num_hidden_layers=3, text_num_hidden_layers=2)
+    left = load_start(model, interbert_state(bert.state_dict(), 3))
+    assert sum(name.startswith("interbert.text.layers.") for name in left) == 2 * 16
+    with pytest.raises(ValueError, match=r"text\.layers\.0\S+: BERT has .*, this model no such parameter"):
+        load_start(make_interbert(text_num_hidden_layers=0), interbert_state(bert.state_dict(), 2))
 
 
 def test_vilbert_s_text_before_the_first_co_attention_is_bert(bert):
@@ -82,11 +94,7 @@ def test_vilbert_s_text_before_the_first_co_attention_is_bert(bert):
 
 def test_old_names_and_the_encoder_alone(bert):
     wanted = tidy_bert(bert.state_dict())
-    old = {
-        n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
-        for n, t in bert.state_dict().items()
-    }
-    assert tidy_bert(old).keys() == wanted.keys()
+    assert tidy_bert(with_old_norms(bert.state_dict())).keys() == wanted.keys()
     alone = tidy_bert(bert.bert.state_dict() | {"embeddings.position_ids": torch.arange(4)})
     assert alone.keys() == {name for name in wanted if name.startswith("bert.")}
     state = vilbert_state(bert.bert.state_dict())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -143,9 +144,8 @@ def test_ten_steps_move_what_is_trained_and_nothing_else(name):
         if not tensor_name.startswith("region_encoder."):
             continue
         encoder_tensors += 1
-        fixed = ".norm." in tensor_name or tensor_name.startswith(
-            ("region_encoder.backbone.stem", "region_encoder.backbone.res2")
-        )
+        frozen = ("region_encoder.backbone.stem", "region_encoder.backbone.res2")
+        fixed = ".norm." in tensor_name or tensor_name.startswith(frozen)
         assert torch.equal(tensor, before[tensor_name]) == fixed, tensor_name
     assert encoder_tensors == len(joint.region_encoder.state_dict()) > 100
 
@@ -156,16 +156,11 @@ def test_stored_features_of_the_same_encoder_give_the_same(name):
     batch, images = inputs(joint)
     with torch.no_grad():
         filled = joint.with_features(batch, images)
-        # As a store has them: numpy, float32, real regions only.
-        records = [rows[mask].numpy() for rows, mask in zip(filled.region_features, batch.region_mask, strict=True)]
-        wholes = None if filled.whole_image_features is None else filled.whole_image_features.numpy().copy()
-        features = torch.zeros_like(filled.region_features)
-        for row, record in enumerate(records):
-            features[row, : len(record)] = torch.from_numpy(record.copy())
+        # As a store has them: of real regions only.
         stored = dataclasses.replace(
             batch,
-            region_features=features,
-            whole_image_features=None if wholes is None else torch.from_numpy(wholes),
+            region_features=filled.region_features.masked_fill(~batch.region_mask[..., None], 0.0),
+            whole_image_features=filled.whole_image_features,
             region_feature_targets=filled.region_feature_targets,
         )
         want, got = joint.encode(batch, images), joint.model.encode(stored)
@@ -188,9 +183,8 @@ def test_what_stands_under_masked_boxes_reaches_nothing(name):
         for x1, y1, x2, y2 in images.boxes[row, mask].int().tolist():
             assert not images.pixels[row, :, y1 : y2 + 1, x1 : x2 + 1].any()
             noisy[row, :, y1 : y2 + 1, x1 : x2 + 1] = torch.randn(3, y2 + 1 - y1, x2 + 1 - x1) * 60
-    blanked = torch.stack(
-        [blank_regions(noisy[row], images.boxes[row, mask]) for row, mask in enumerate(batch.masked_regions)]
-    )
+    boxes = [own[mask] for own, mask in zip(images.boxes, batch.masked_regions, strict=True)]
+    blanked = torch.stack([blank_regions(each, own) for each, own in zip(noisy, boxes, strict=True)])
     with torch.no_grad():
         want = joint.encode(batch, images)
         got = joint.encode(batch, dataclasses.replace(images, pixels=blanked))
@@ -200,35 +194,34 @@ def test_what_stands_under_masked_boxes_reaches_nothing(name):
         assert not torch.equal(getattr(leaked, field), getattr(want, field)), field
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["vilbert-stored-way", "vlbert-learned", "vlbert-paper", "vilbert", "single-stream", "interbert", "imagebert"],
+REPLACED = (
+    "vilbert-stored-way",
+    "vlbert-learned",
+    "vlbert-paper",
+    "vilbert",
+    "single-stream",
+    "interbert",
+    "imagebert",
 )
-def test_a_replaced_feature_sends_no_gradient_to_its_own_pixels(name):
-    """The feature of a masked region is not read where a vector stands for it, and no target is made of it."""
+SHOWN_AS_BLANK = ("vlbert", "vilbert-pixels", "single-stream-pixels", "interbert-pixels", "imagebert-pixels")
+
+
+@pytest.mark.parametrize("name", [*REPLACED, *SHOWN_AS_BLANK])
+def test_a_masked_region_s_feature_is_trained_where_the_model_reads_it(name):
+    """Not where a vector stands for it: then no gradient goes to its own pixels, and no target is made of it. Where the
+    model is shown what the encoder makes of a blank, it does."""
     joint = joint_model(name)
     batch, images = inputs(joint)
     filled = joint.with_features(batch, images)
     features = filled.region_features.detach().requires_grad_()
-    filled = dataclasses.replace(filled, region_features=features)
-    output = joint.model(filled, *score_arguments(joint))
-    sum(term.mean for term in output.losses.values()).backward()
+    losses = joint.model(dataclasses.replace(filled, region_features=features), *score_arguments(joint)).losses
+    (sum(term.mean for term in losses.values()) if name in REPLACED else losses["masked_regions"].mean).backward()
     gradient = features.grad.abs().amax(dim=2)
-    assert not gradient[batch.masked_regions].any()
-    assert (gradient[batch.region_mask & ~batch.masked_regions] > 0).all()
-
-
-@pytest.mark.parametrize(
-    "name", ["vlbert", "vilbert-pixels", "single-stream-pixels", "interbert-pixels", "imagebert-pixels"]
-)
-def test_pixels_show_the_model_what_the_encoder_makes_of_a_blank(name):
-    joint = joint_model(name)
-    batch, images = inputs(joint)
-    filled = joint.with_features(batch, images)
-    features = filled.region_features.detach().requires_grad_()
-    output = joint.model(dataclasses.replace(filled, region_features=features))
-    output.losses["masked_regions"].mean.backward()
-    assert (features.grad[batch.masked_regions].abs().amax(dim=1) > 0).all()
+    if name in REPLACED:
+        assert not gradient[batch.masked_regions].any()
+        assert (gradient[batch.region_mask & ~batch.masked_regions] > 0).all()
+    else:
+        assert (gradient[batch.masked_regions] > 0).all()
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -290,63 +283,49 @@ class TestFrozenTargets:
         assert filled.region_features.requires_grad and not torch.equal(filled.region_features, batch.region_features)
 
 
-class TestWhatIsRefused:
-    def test_encoder_of_another_width(self):
-        with pytest.raises(ValueError, match=r"width 64 \(region_feature_size\), the region encoder makes 128"):
-            EndToEndModel(vilbert(region_feature_size=64), encoder(), BLANK)
+@pytest.mark.parametrize(
+    "make, choices, message",
+    [
+        (partial(vilbert, region_feature_size=64), BLANK, r"width 64 \(region_.*\), the region encoder makes 128"),
+        (vlbert, WHOLE, r"'pixels' gives the model .* set masked_pixels='blank'"),
+        # Shown pixels where no token tells what is masked.
+        (partial(vlbert, masked_region_token=False), SHOWN, "'shown' is of a VL-BERT with masked_appearance 'pixels'"),
+        (partial(vlbert, masked_appearance="learned"), SHOWN, "'shown' is of a VL-BERT with masked_appearance"),
+        (vilbert, SHOWN, "'shown' is of a VL-BERT with masked_appearance 'pixels'"),
+        (visualbert, RELEASE, "BertForPreTraining reads no feature of the whole image: set whole_image="),
+        (imagebert, RELEASE, "BertForPreTraining reads no feature of the whole image: set whole_image="),
+        (vlbert, BLANK, "needs a feature of the whole image: set whole_image='box'"),  # before the first step
+    ],
+)
+def test_models_and_choices_that_do_not_go_together_are_refused(make, choices, message):
+    with pytest.raises(ValueError, match=message):
+        EndToEndModel(make(), encoder(), choices)
 
-    def test_masked_regions_that_would_be_shown_whole(self):
-        with pytest.raises(ValueError, match=r"'pixels' gives the model .* set masked_pixels='blank'"):
-            EndToEndModel(vlbert(), encoder(), WHOLE)
 
-    def test_shown_pixels_where_no_token_tells_what_is_masked(self):
-        for model in (vlbert(masked_region_token=False), vlbert(masked_appearance="learned"), vilbert()):
-            with pytest.raises(ValueError, match="'shown' is of a VL-BERT with masked_appearance 'pixels'"):
-                EndToEndModel(model, encoder(), SHOWN)
+def test_unknown_choices_are_refused():
+    with pytest.raises(ValueError, match="masked_pixels is 'black'; it must be one of 'blank', 'whole'"):
+        EndToEndChoices(masked_pixels="black")
 
-    def test_unknown_choices(self):
-        with pytest.raises(ValueError, match="masked_pixels is 'black'; it must be one of 'blank', 'whole'"):
-            EndToEndChoices(masked_pixels="black")
 
-    def test_a_masked_region_that_is_not_blank(self):
-        joint = joint_model("vilbert")
-        batch, images = inputs(joint)
-        batch = dataclasses.replace(batch, sample_ids=("a", "b"))
-        shown = dataclasses.replace(images, blanked_regions=images.blanked_regions.clone())
-        shown.blanked_regions[1, 1] = False
-        with pytest.raises(ValueError, match="row 1 of sample 'b': region 1 is masked but not blank"):
-            joint(batch, shown)
+HIDDEN = torch.tensor([[True, False, False, False], [False, True, False, False]])  # as MASKED
 
-    def test_a_blank_region_where_photos_are_whole(self):
-        joint = joint_model("vilbert-stored-way")
-        batch, images = inputs(joint)
-        with pytest.raises(ValueError, match="row 0: region 0 is blank though masked_pixels is 'whole'"):
-            joint(batch, dataclasses.replace(images, blanked_regions=batch.masked_regions))
 
-    def test_photos_and_regions_of_different_numbers(self):
-        joint = joint_model("vilbert")
-        batch, images = inputs(joint)
-        with pytest.raises(ValueError, match=r"for 2 images of 4 regions .* boxes \(2, 4, 4\).*got .*\(2, 3, 4\)"):
-            joint(batch, dataclasses.replace(images, boxes=images.boxes[:, :3]))
-
-    @pytest.mark.parametrize("name, changed", [("vlbert", None), ("vilbert", torch.zeros(2, 4))])
-    def test_a_whole_image_box_too_few_or_too_many(self, name, changed):
-        joint = joint_model(name)
-        batch, images = inputs(joint)
-        with pytest.raises(ValueError, match=r"whole_image_boxes must be (\(2, 4\), got none|left out, got \(2, 4\))"):
-            joint(batch, dataclasses.replace(images, whole_image_boxes=changed))
-
-    @pytest.mark.parametrize("make", [visualbert, imagebert])
-    def test_a_whole_image_for_a_model_that_reads_none(self, make):
-        with pytest.raises(
-            ValueError, match="BertForPreTraining reads no feature of the whole image: set whole_image="
-        ):
-            EndToEndModel(make(), encoder(), RELEASE)
-
-    def test_no_whole_image_for_a_model_that_needs_one(self):
-        """Before the first step, not in it."""
-        with pytest.raises(ValueError, match="needs a feature of the whole image: set whole_image='box'"):
-            EndToEndModel(vlbert(), encoder(), BLANK)
+@pytest.mark.parametrize(
+    "name, changes, message",
+    [
+        ("vilbert", {"blanked_regions": HIDDEN[[0, 0]]}, "row 1 of sample 'b': region 1 is masked but not blank"),
+        ("vilbert-stored-way", {"blanked_regions": HIDDEN}, "region 0 is blank though masked_pixels is 'whole'"),
+        ("vilbert", {"boxes": torch.zeros(2, 3, 4)}, r"for 2 images of 4 .* boxes \(2, 4, 4\).*got .*\(2, 3, 4\)"),
+        ("vlbert", {"whole_image_boxes": None}, r"whole_image_boxes must be \(2, 4\), got none"),
+        ("vilbert", {"whole_image_boxes": torch.zeros(2, 4)}, r"whole_image_boxes must be left out, got \(2, 4\)"),
+    ],
+)
+def test_photos_that_do_not_fit_the_batch_are_refused(name, changes, message):
+    joint = joint_model(name)
+    batch, images = inputs(joint)
+    batch = dataclasses.replace(batch, sample_ids=("a", "b"))
+    with pytest.raises(ValueError, match=message):
+        joint(batch, dataclasses.replace(images, **changes))
 
 
 class TestRowsOfTextAlone:
@@ -377,15 +356,9 @@ class TestRowsOfTextAlone:
 
     def test_a_batch_without_any_photo(self, joint):
         batch, images = inputs(joint)
-        alone = dataclasses.replace(
-            batch, text_only=torch.ones(2, dtype=torch.bool), region_mask=torch.zeros_like(batch.region_mask)
-        )
-        nothing = ImageBatch(
-            pixels=images.pixels[:0],
-            boxes=images.boxes[:0],
-            blanked_regions=images.blanked_regions[:0],
-            whole_image_boxes=images.whole_image_boxes[:0],
-        )
+        no_regions = torch.zeros_like(batch.region_mask)
+        alone = dataclasses.replace(batch, text_only=torch.ones(2, dtype=torch.bool), region_mask=no_regions)
+        nothing = ImageBatch(**{name: value[:0] for name, value in vars(images).items() if value is not None})
         found = losses(joint, alone, nothing)
         found["text_only_words"].backward()
         trained = [parameter for parameter in joint.region_encoder.parameters() if parameter.requires_grad]

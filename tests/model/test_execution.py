@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, build, in_dtype, make_full_batch, padded, tensors
+from test_invariances import HALF_EMPTY, every_model, total_loss
 
 from roibeam.model.common.transformer import Attention, Packing, TransformerEncoder, TransformerLayer, computing_padding
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
@@ -18,15 +19,7 @@ RAGGED = {
 }
 
 
-def every_model(test):
-    return pytest.mark.parametrize("name", EXAMPLES)(test)
-
-
-def total_loss(model, batch):
-    return sum(term.mean for term in model(batch).losses.values())
-
-
-def gradients(model):
+def gradients_of(model):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -38,7 +31,7 @@ def run(model, batch):
     sum(losses.values()).backward()
     masks = {"text_states": batch.text_mask, "region_states": batch.region_mask}
     found = {name: value[masks[name]] if name in masks else value for name, value in tensors(output).items()}
-    return {name: value.detach() for name, value in (found | losses).items()} | gradients(model)
+    return {name: value.detach() for name, value in (found | losses).items()} | gradients_of(model)
 
 
 def assert_near(found, wanted, tolerance):
@@ -49,23 +42,22 @@ def assert_near(found, wanted, tolerance):
         torch.testing.assert_close(found[name], want, rtol=0, atol=tolerance * scale, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize("name", MOSTLY_ONE_OF_EACH)
-@pytest.mark.parametrize("kind", RAGGED)
-def test_packed_equals_padded(name, kind):
-    model, batch = build(name).double(), in_dtype(RAGGED[kind](), torch.float64)
+def assert_packed_equals_padded(model, batch, tolerance):
     packed = run(model, batch)
     with computing_padding():
         wanted = run(model, batch)
-    assert_near(packed, wanted, 1e-12)
+    assert_near(packed, wanted, tolerance)
+
+
+@pytest.mark.parametrize("name", MOSTLY_ONE_OF_EACH)
+@pytest.mark.parametrize("kind", RAGGED)
+def test_packed_equals_padded(name, kind):
+    assert_packed_equals_padded(build(name).double(), in_dtype(RAGGED[kind](), torch.float64), 1e-12)
 
 
 @every_model
 def test_packed_equals_padded_in_float32(name):
-    model, batch = build(name), make_full_batch()
-    packed = run(model, batch)
-    with computing_padding():
-        wanted = run(model, batch)
-    assert_near(packed, wanted, 1e-6)
+    assert_packed_equals_padded(build(name), make_full_batch(), 1e-6)
 
 
 @every_model
@@ -119,7 +111,7 @@ def test_activations_computed_again_change_no_bit(name):
         before = len(runs)
         loss.backward()
         assert len(runs) == before * (2 if again else 1) > 0
-        found.append({"loss": loss.detach()} | gradients(model))
+        found.append({"loss": loss.detach()} | gradients_of(model))
         runs.clear()
     for key, value in found[0].items():
         assert torch.equal(found[1][key], value), key
@@ -130,16 +122,10 @@ def test_activations_computed_again_change_no_bit(name):
     assert model.encode(batch, with_attention=True).attention is not None
 
 
-def without_labels(batch):
-    nothing = torch.zeros_like(batch.masked_regions)
-    labels = torch.full_like(batch.text_labels, IGNORE_INDEX)
-    return dataclasses.replace(batch, masked_regions=nothing, region_target_mask=nothing, text_labels=labels)
-
-
 @pytest.mark.parametrize("name", MOSTLY_ONE_OF_EACH)
 @pytest.mark.parametrize(
     "make",
-    [make_full_batch, lambda: make_full_batch(regions=(0, 0, 0)), lambda: without_labels(make_full_batch())],
+    [make_full_batch, HALF_EMPTY["no region"], HALF_EMPTY["nothing masked"]],
     ids=["all there", "no region", "nothing masked"],
 )
 def test_bfloat16(name, make):

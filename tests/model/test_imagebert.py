@@ -8,7 +8,8 @@ import dataclasses
 
 import pytest
 import torch
-from imagebert_examples import make_model, tiny
+from model_examples import make_imagebert as make_model
+from model_examples import tiny_imagebert as tiny
 from vilbert_examples import FEATURES, LABELS, make_batch, randomised
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining, detected_classes, imagebert_small
@@ -25,29 +26,14 @@ def whole(batch):
     return dataclasses.replace(batch, global_features=features)
 
 
-def test_losses_of_matched_and_of_mismatched_pairs_are_those_of_all():
-    model, batch = make_model(), make_batch()
-    flipped = dataclasses.replace(batch, match_labels=1 - batch.match_labels)
-    with torch.no_grad():
-        output = model.encode(batch)  # reads no label
-        losses, others = model.score(batch, output).losses, model.score(flipped, output).losses
-        everything = make_model(masked_loss_pairs="all").score(batch, output).losses
-    for name in LOSSES - {"matching"}:  # rows 0 and 2, then row 1: each pair counts once
-        assert losses[name].count > 0 and others[name].count > 0
-        assert losses[name].count + others[name].count == everything[name].count
-        torch.testing.assert_close(losses[name].total + others[name].total, everything[name].total)
-    assert losses["matching"].count == 3
-
-
 def test_pixels_show_a_masked_region_s_feature():
     """What an encoder made of blanked pixels; test_invariances.py has the other appearance, which hides it."""
     batch = make_batch()
     seen = batch.region_features + 1.0 * batch.masked_regions[..., None]
     model = make_model(masked_appearance="pixels")
     with torch.no_grad():
-        pooled, other = (
-            model.encode(each).pooled for each in (batch, dataclasses.replace(batch, region_features=seen))
-        )
+        batches = (batch, dataclasses.replace(batch, region_features=seen))
+        pooled, other = (model.encode(each).pooled for each in batches)
     assert not torch.allclose(pooled, other, atol=1e-4)
 
 
@@ -66,13 +52,6 @@ def test_features_to_predict_are_the_stored_ones_and_get_no_gradient():
     assert model(stored).losses["masked_region_features"].total != ours.total
     # Row 0 has a hidden and a kept region to predict, row 2 its only one.
     assert ours.count == 3 and not batch.masked_regions[0, 1] and batch.region_target_mask[0, 1]
-
-
-def test_the_sum_over_a_feature_is_its_width_times_the_mean():
-    batch = make_batch()
-    mean, total = (make_model(feature_reduction=kind)(batch).losses for kind in ("mean", "sum"))
-    torch.testing.assert_close(total["masked_region_features"].total, mean["masked_region_features"].total * FEATURES)
-    assert total["masked_region_features"].count == mean["masked_region_features"].count
 
 
 def test_detected_classes_leave_background_out_or_count_it():

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from interbert_examples import make_model, tiny
+from model_examples import make_interbert as make_model
+from model_examples import tiny_interbert as tiny
 from vilbert_examples import FEATURES, POSITIONS, make_batch, randomised
 
 from roibeam.model.common.heads import PADDED_SCORE
@@ -49,18 +50,6 @@ def test_the_layers_of_a_stream_see_only_that_stream():
         after = model.encode(batch)
     assert torch.equal(before.text_states, after.text_states)
     assert (before.region_states - after.region_states).abs().max() > 1e-2
-
-
-def test_regression_divides_by_regions_and_not_by_width():
-    model = make_model(region_loss="regression", region_target_size=FEATURES)
-    batch = make_batch(target_size=FEATURES)
-    with torch.no_grad():
-        output = model.encode(batch)
-        loss = model.score(batch, output).losses["masked_regions"]
-        chosen = batch.region_target_mask & (batch.match_labels == 1)[:, None]
-        errors = model.logits(output).regions[chosen] - batch.region_targets[chosen]
-    torch.testing.assert_close(loss.mean, errors.square().sum() / 3, rtol=1e-5, atol=0)
-    assert model.region_logits(output.region_states) is None
 
 
 def test_every_choice_of_the_paper_changes_what_is_computed():

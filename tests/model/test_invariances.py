@@ -1,15 +1,27 @@
 """What every model promises, whatever its floor plan. A new model joins by its line in `model_examples.EXAMPLES`."""
 
 import dataclasses
+import math
 import typing
+from itertools import accumulate
 from pathlib import Path
 
 import interface_for_mypy
 import pytest
 import torch
-from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, PER_REGION, build, in_dtype, make_full_batch, padded, tensors
+from model_examples import (
+    CHOICES,
+    EXAMPLES,
+    MOSTLY_ONE_OF_EACH,
+    PER_REGION,
+    build,
+    in_dtype,
+    make_full_batch,
+    padded,
+    tensors,
+)
 from torch.nn import functional as F
-from vilbert_examples import FEATURES, LABELS, randomised, take_rows
+from vilbert_examples import FEATURES, LABELS, VOCAB_SIZE, randomised, take_rows
 
 from roibeam.model.inputs import IGNORE_INDEX, VLOutput
 from roibeam.model.interbert.model import InterBertForTasks
@@ -23,6 +35,20 @@ CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 
 def every_model(test):
     return pytest.mark.parametrize("name", EXAMPLES)(test)
+
+
+def every_choice(test):
+    """Every model, and VL-BERT with every choice of its config."""
+    return pytest.mark.parametrize("name", [*EXAMPLES, *CHOICES])(test)
+
+
+def batch_of(name):
+    """Some choices need the whole image given, and one region at most for each piece."""
+    batch = make_full_batch()
+    if name in EXAMPLES:
+        return batch
+    words = torch.arange(6).expand(3, -1)[..., None]
+    return dataclasses.replace(batch, whole_image_features=batch.region_features[:, 0], aligned_words=words)
 
 
 def vectors(output, batch):
@@ -60,21 +86,24 @@ def gradients(model, batch):
 
 
 @pytest.mark.parametrize(
-    "name, text_pad, region_pad", [*((name, 3, 2) for name in EXAMPLES), ("ViLBERT", 6, 0), ("ViLBERT", 0, 5)]
+    "name, text_pad, region_pad",
+    [*((name, 3, 2) for name in (*EXAMPLES, *CHOICES)), ("ViLBERT", 6, 0), ("ViLBERT", 0, 5)],
 )
 def test_padding_does_not_matter(name, text_pad, region_pad):
     """To no state, loss or gradient; it may hold anything, NaN where numbers are fractions."""
-    model, batch = build(name), make_full_batch()
+    model, batch = build(name), batch_of(name)
     longer = padded(batch, text_pad, region_pad)
+    if "grounded" in name:  # reads what padded regions name
+        longer = dataclasses.replace(longer, aligned_words=F.pad(batch.aligned_words, (0, 0, 0, region_pad), value=-1))
     with torch.no_grad():
         assert_same(vectors(model.encode(longer), batch), vectors(model.encode(batch), batch))
         assert_same(terms(model, longer), terms(model, batch))
     assert_same(gradients(model, longer), gradients(model, batch), rtol=1e-3, atol=2e-5)
 
 
-@every_model
+@every_choice
 def test_batch_order_and_neighbours_do_not_matter(name):
-    model, batch = build(name), make_full_batch()
+    model, batch = build(name), batch_of(name)
     with torch.no_grad():
         whole = model.encode(batch)
         for order in ([2, 0, 1], [1]):
@@ -84,9 +113,9 @@ def test_batch_order_and_neighbours_do_not_matter(name):
         assert_same(terms(model, take_rows(batch, [2, 0, 1])), terms(model, batch))
 
 
-@every_model
+@every_choice
 def test_region_order_does_not_matter(name):
-    model, batch = build(name), take_rows(make_full_batch(), [0, 1])
+    model, batch = build(name), take_rows(batch_of(name), [0, 1])
     order = [4, 2, 0, 1, 3]  # of row 0's five regions
     turned = {field: value.clone() for field, value in tensors(batch).items() if field in PER_REGION}
     for value in turned.values():
@@ -94,7 +123,7 @@ def test_region_order_does_not_matter(name):
     other = dataclasses.replace(batch, **turned)
     with torch.no_grad():
         before, after = model.encode(batch), model.encode(other)
-        if EXAMPLES[name].region_order_counts:
+        if name in EXAMPLES and EXAMPLES[name].region_order_counts:
             assert (before.text_states[0] - after.text_states[0]).abs().max() > 1e-3
             return
         moved = before.region_states.clone()
@@ -110,9 +139,8 @@ def test_a_masked_region_cannot_be_seen(name):
     features[batch.masked_regions] += 5.0
     with torch.no_grad():
         before = vectors(model.encode(batch), batch)
-        assert_same(
-            vectors(model.encode(dataclasses.replace(batch, region_features=features)), batch), before, rtol=0, atol=0
-        )
+        other = vectors(model.encode(dataclasses.replace(batch, region_features=features)), batch)
+        assert_same(other, before, rtol=0, atol=0)
         boxes = batch.region_boxes + 9.0 * batch.masked_regions[..., None]
         moved = vectors(model.encode(dataclasses.replace(batch, region_boxes=boxes)), batch)
         nothing = torch.zeros_like(batch.masked_regions)
@@ -167,9 +195,7 @@ HALF_EMPTY = {
     "no masked word": lambda: without_words(make_full_batch()),
     "no masked region": lambda: without_masked_regions(make_full_batch()),
     "nothing masked": lambda: without_words(without_masked_regions(make_full_batch())),
-    "nothing to learn": lambda: with_match_labels(
-        without_words(without_masked_regions(make_full_batch())), IGNORE_INDEX
-    ),
+    "nothing to learn": lambda: with_match_labels(HALF_EMPTY["nothing masked"](), IGNORE_INDEX),
     "one region": lambda: make_full_batch(regions=(1, 1, 1)),
     "an image without a region": lambda: make_full_batch(regions=(0, 2, 1)),
     "no region": lambda: make_full_batch(regions=(0, 0, 0)),
@@ -211,6 +237,7 @@ def test_half_empty_batches_of_a_model_that_regresses_features(name, words, regi
         batch = dataclasses.replace(batch, region_target_mask=torch.zeros_like(batch.region_target_mask))
     losses = model(batch).losses
     assert (losses["masked_words"].mean > 0, losses["masked_regions"].mean > 0) == (words, regions)
+    assert model.region_logits(model.encode(batch).region_states) is None
     sum(term.mean for term in losses.values()).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
@@ -339,10 +366,8 @@ def test_attention_maps(name):
     sides |= {"text_to_image": (masks["text"], image), "image_to_text": (image, masks["text"])}
     assert bool(maps.joint) == bool(EXAMPLES[name].joint) and any(getattr(maps, side) for side in sides)
     if maps.joint:
-        before = [
-            sum(masks[part].shape[1] for part in EXAMPLES[name].joint[:k]) for k in range(len(EXAMPLES[name].joint))
-        ]
-        starts = dict(zip(EXAMPLES[name].joint, before, strict=True))
+        lengths = [masks[part].shape[1] for part in EXAMPLES[name].joint]
+        starts = dict(zip(EXAMPLES[name].joint, accumulate(lengths, initial=0), strict=False))
         assert (maps.joint_text, maps.joint_regions) == (starts["text"], starts["regions"])
     for side, (asking, asked) in sides.items():
         for weights in getattr(maps, side):
@@ -353,23 +378,9 @@ def test_attention_maps(name):
             assert (weights[~real] == 0).all() and (weights[real] > 0).all()
 
 
-@pytest.mark.parametrize(
-    "name, model_class",
-    [
-        ("ViLBERT", ViLbertForTasks),
-        ("ViLBERT, multi-task", ViLbertForMultiTask),
-        ("InterBERT", InterBertForTasks),
-        ("VisualBERT", VisualBertForLabels),
-        ("VisualBERT, late fusion", VisualBertForGrounding),
-    ],
-)
-def test_save_and_load_give_the_same_model_with_a_release_s_heads(name, model_class, tmp_path):
-    model = randomised(model_class(build(name).config))
-    model.save_pretrained(tmp_path)
-    loaded = model_class.from_pretrained(tmp_path)
-    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
-    state, other = model.state_dict(), loaded.state_dict()
-    assert state.keys() == other.keys() and all(torch.equal(state[key], other[key]) for key in state)
+# One layer of each kind is enough, with one of text before the co-attention.
+ONE_OF_EACH_LAYER = {"num_hidden_layers": 1, "image_num_hidden_layers": 1}
+ONE_CO_ATTENTION = {"num_hidden_layers": 2, "text_co_attention": (1,), "image_co_attention": (0,)}
 
 
 @pytest.mark.parametrize("region_loss", ["kl", "regression"])
@@ -377,7 +388,9 @@ def test_save_and_load_give_the_same_model_with_a_release_s_heads(name, model_cl
 def test_gradients_are_those_of_finite_differences(name, region_loss):
     """float64, every parameter along a random direction."""
     size = FEATURES if region_loss == "regression" else LABELS
-    model = randomised(EXAMPLES[name].make(region_loss=region_loss, region_target_size=size)).double()
+    layers = ONE_OF_EACH_LAYER | (ONE_CO_ATTENTION if name == "ViLBERT" else {})
+    model = EXAMPLES[name].make(region_loss=region_loss, region_target_size=size, **layers)
+    model = randomised(model).double()
     batch = in_dtype(make_full_batch((5, 4), (3, 2), target_size=size), torch.float64)
     wanted = gradients(model, batch)
     generator, step = torch.Generator().manual_seed(1), 1e-6
@@ -385,26 +398,54 @@ def test_gradients_are_those_of_finite_differences(name, region_loss):
         direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         found = []
         with torch.no_grad():
-            for change in (step, -2 * step, step):
+            for change in (step, -2 * step):
                 parameter.add_(direction, alpha=change)
                 found.append(total_loss(model, batch).item())
+            parameter.add_(direction, alpha=step)
         slope = (wanted[key] * direction).sum().item()
         assert (found[0] - found[1]) / (2 * step) == pytest.approx(slope, rel=1e-5, abs=1e-7), key
 
 
-@every_model
-def test_save_and_load_give_the_same_model(name, tmp_path):
-    model, batch = build(name), make_full_batch()
+# VL-BERT's norms of visual features are 0 at first.
+AWAKE = {"visual_norm_text_init": 1.0, "visual_norm_region_init": 1.0}
+SAVED = [(name, None) for name in (*EXAMPLES, *CHOICES)] + [
+    ("ViLBERT", ViLbertForTasks),
+    ("ViLBERT, multi-task", ViLbertForMultiTask),
+    ("InterBERT", InterBertForTasks),
+    ("VisualBERT", VisualBertForLabels),
+    ("VisualBERT, late fusion", VisualBertForGrounding),
+]
+
+
+@pytest.mark.parametrize("name, with_heads", SAVED)
+def test_save_and_load_give_the_same_model(name, with_heads, tmp_path):
+    model, batch = build(name), batch_of(name)
+    if with_heads:
+        model = randomised(with_heads(model.config))
     model.save_pretrained(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
     loaded = type(model).from_pretrained(tmp_path).eval()
     assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
     state, other = model.state_dict(), loaded.state_dict()
     assert state.keys() == other.keys() and all(torch.equal(state[key], other[key]) for key in state)
+    if with_heads:
+        return
     # Read from a file, equal weights lie elsewhere in memory, which changes last digits on some machines.
     with torch.no_grad():
         assert_same(vectors(loaded.encode(batch), batch), vectors(model.encode(batch), batch), rtol=1e-6, atol=1e-6)
         assert_same(terms(loaded, batch), terms(model, batch), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name, start", [*((name, {}) for name in EXAMPLES), ("VL-BERT", AWAKE)])
+def test_untrained_losses_are_those_of_guessing(name, start):
+    torch.manual_seed(0)
+    batch = make_full_batch((9, 9, 9), (6, 6, 6))
+    best = batch.region_targets.argmax(dim=-1)
+    batch = dataclasses.replace(batch, region_targets=F.one_hot(best, LABELS).float())
+    losses = EXAMPLES[name].make(**start).eval()(batch).losses
+    for loss, outcomes in (("masked_words", VOCAB_SIZE), ("masked_regions", LABELS), ("matching", 2)):
+        if loss in losses:
+            assert losses[loss].mean.item() == pytest.approx(math.log(outcomes), rel=0.1), loss
 
 
 @every_model
@@ -424,12 +465,8 @@ def test_the_interface(name):
 
 def test_mypy_is_shown_every_model():
     """`make lint` gives it the file that says that they are `PreTrainingModel`s."""
-    shown = {
-        typing.get_type_hints(check)["model"]
-        for check in vars(interface_for_mypy).values()
-        if callable(check) and check.__name__.startswith("check_")
-    }
-    assert shown == {interface_for_mypy.Other, *(type(build(name)) for name in EXAMPLES)}
+    hints = typing.get_type_hints(interface_for_mypy.check_models)
+    assert {*hints.values()} - {hints["return"]} == {type(build(name)) for name in EXAMPLES}
     assert interface_for_mypy.__name__ + ".py" in (Path(__file__).parents[2] / "Makefile").read_text()
 
 
@@ -466,3 +503,46 @@ def test_a_piece_beyond_the_vocabulary_is_named_with_its_size(name):
     batch.text_ids[0, 1] = most + 3
     with pytest.raises(ValueError, match=rf"text_ids are from \d+ to {most + 3}, vocab_size is {most}; "):
         model.encode(batch)
+
+
+def differently_labelled():
+    batch = make_full_batch()
+    matched = torch.ones_like(batch.match_labels)
+    yield "as drawn", batch
+    yield "all matched", dataclasses.replace(batch, match_labels=matched)
+    yield "none matched", dataclasses.replace(batch, match_labels=torch.zeros_like(matched))
+    yield "one is not asked", dataclasses.replace(batch, match_labels=torch.tensor([1, IGNORE_INDEX, 0]))
+    yield "no word", dataclasses.replace(batch, text_labels=torch.full_like(batch.text_labels, IGNORE_INDEX))
+    none = torch.zeros_like(batch.region_target_mask)
+    yield "no region", dataclasses.replace(batch, region_target_mask=none)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_counts_are_those_of_the_losses(name):
+    model = build(name)
+    for what, batch in differently_labelled():
+        with torch.no_grad():
+            losses = model(batch).losses
+        assert model.loss_counts(batch) == {loss: int(term.count) for loss, term in losses.items()}, what
+
+
+@pytest.mark.parametrize("name", ["ViLBERT", "ViLBERT single-stream", "InterBERT"])
+def test_a_model_that_predicts_no_regions_asks_for_no_targets(name):
+    """And has no parameters for them."""
+    model = EXAMPLES[name].make(region_loss="none")
+    assert not [each for each in model.state_dict() if "region_head" in each]
+    batch = dataclasses.replace(make_full_batch(), region_targets=None, region_target_mask=None)
+    output = model.encode(batch)
+    losses = model.score(batch, output).losses
+    assert model.loss_counts(batch) == {loss: int(term.count) for loss, term in losses.items()}
+    assert set(losses) == {"masked_words", "matching"} and model.region_logits(output.region_states) is None
+
+
+@pytest.mark.parametrize("mean", ["items", "rows"])
+def test_words_without_an_image_count_by_themselves_in_a_vlbert(mean):
+    model = EXAMPLES["VL-BERT"].make(with_text_only=True, word_loss_mean=mean, region_loss_mean=mean)
+    batch = make_full_batch(regions=(5, 0, 1))
+    batch = dataclasses.replace(batch, text_only=torch.tensor([False, True, False]))
+    counts = model.loss_counts(batch)
+    assert counts == {loss: int(term.count) for loss, term in model(batch).losses.items()}
+    assert counts["text_only_words"] > 0

@@ -1,4 +1,4 @@
-"""Losses and targets of the tasks, by numbers worked out by hand."""
+"""Losses and targets of the tasks and of retrieval, by numbers worked out by hand."""
 
 import math
 
@@ -7,15 +7,20 @@ import torch
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.task_losses import (
+    RETRIEVAL_LOSSES,
     answer_bce,
     answer_kl,
+    binary_loss,
     class_bce,
     grounding_loss,
+    multi_class_loss,
     overlaps,
     phrase_targets,
     referred_targets,
     region_bce,
+    retrieval_losses,
     score_regression,
+    triplet_loss,
 )
 
 LOG2 = math.log(2)
@@ -118,9 +123,8 @@ def test_which_regions_are_referred_to():
 def test_where_a_phrase_may_point():
     boxes = torch.tensor([[[0.0, 0, 10, 10], [0, 0, 10, 5], [20, 20, 30, 30], [0, 0, 10, 10]]])
     mask = torch.tensor([[True, True, True, False]])
-    right = torch.tensor(
-        [[[[0.0, 0, 10, 10], [20, 20, 30, 30]], [[0, 0, 10, 10], [20, 20, 30, 30]], [[90, 90, 99, 99]] * 2]]
-    )
+    two, away = [[0.0, 0, 10, 10], [20, 20, 30, 30]], [90, 90, 99, 99]
+    right = torch.tensor([[two, two, [away, away]]])
     has = torch.tensor([[[True, True], [True, False], [True, True]]])
     targets = phrase_targets(boxes, mask, right, has)
     expected = torch.tensor([[[1 / 3, 1 / 3, 1 / 3, 0], [1 / 2, 1 / 2, 0, 0], [0, 0, 0, 0]]])
@@ -133,3 +137,60 @@ def test_what_is_refused():
         region_bce(flat, flat, flat.bool(), per="images")
     with pytest.raises(ValueError, match="kind is 'soft'; it must be one of 'binary', 'iou'"):
         referred_targets(torch.zeros(1, 2, 4), flat.bool(), torch.zeros(1, 4), kind="soft")
+
+
+# Probabilities of a match 3/4, 1/2 and 1/4; the first is right in one group, the last in the other.
+MATCHES = torch.tensor([[math.log(3), 0.0, -math.log(3)]] * 2, dtype=torch.float64)
+TRUE = torch.tensor([0, 2])
+
+
+def test_retrieval_by_hand():
+    binary, multi_class, triplet = (loss(MATCHES, TRUE) for loss in (binary_loss, multi_class_loss, triplet_loss))
+    assert [binary.count, multi_class.count, triplet.count] == [6, 2, 2]
+    right = -math.log(3 / 4) - math.log(1 / 2) - math.log(3 / 4)
+    wrong = -math.log(1 / 4) - math.log(1 / 2) - math.log(1 / 4)
+    assert binary.total.item() == pytest.approx(right + wrong)
+    assert binary_loss(MATCHES[:1], TRUE[:1]).total.item() == pytest.approx(right)
+    # Odds 3, 1 and 1/3 of 13/3.
+    assert multi_class.total.item() == pytest.approx(-math.log(9 / 13) - math.log(1 / 13))
+    assert multi_class_loss(MATCHES[:1], TRUE[:1]).total.item() == pytest.approx(-math.log(9 / 13))
+    # 0.2 - 3/4 + 1/2 is below 0; the other group's hardest wrong one is the first.
+    assert triplet.total.item() == pytest.approx(0.2 - 1 / 4 + 3 / 4)
+    assert triplet_loss(MATCHES, TRUE, margin=0.3).total.item() == pytest.approx(0.05 + 0.8)
+
+
+def test_the_triplet_moves_the_right_one_and_the_hardest():
+    log_odds = MATCHES.clone().requires_grad_()
+    triplet_loss(log_odds, TRUE).total.backward()
+    assert log_odds.grad[0].eq(0).all() and log_odds.grad[1, 1] == 0
+    assert log_odds.grad[1, 0] > 0 > log_odds.grad[1, 2]
+
+
+def test_the_order_of_candidates_does_not_matter():
+    order = torch.tensor([2, 0, 1])
+    turned = retrieval_losses(MATCHES[:, order], torch.tensor([1, 0]), tuple(RETRIEVAL_LOSSES))
+    for name, term in retrieval_losses(MATCHES, TRUE, tuple(RETRIEVAL_LOSSES)).items():
+        torch.testing.assert_close(turned[name].total, term.total)
+
+
+def test_only_what_is_asked_for():
+    assert list(retrieval_losses(MATCHES, TRUE)) == ["binary"]  # the best alone, table 4
+    assert list(retrieval_losses(MATCHES, TRUE, ("triplet", "binary"))) == ["triplet", "binary"]
+
+
+def test_retrieval_in_half_precision_is_summed_in_single():
+    for term in retrieval_losses(MATCHES.bfloat16(), TRUE, tuple(RETRIEVAL_LOSSES)).values():
+        assert term.total.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "log_odds, names, message",
+    [
+        (MATCHES, ("binary", "hinge"), "no retrieval loss 'hinge'; there are binary, multi_class, triplet"),
+        (MATCHES[:, :1], ("triplet",), r"at least 2 candidates, got shape \(2, 1\)"),
+        (MATCHES[0], ("binary",), r"got shape \(3,\)"),
+    ],
+)
+def test_what_retrieval_refuses(log_odds, names, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval_losses(log_odds, TRUE, names)

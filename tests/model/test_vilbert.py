@@ -1,36 +1,23 @@
-"""ViLBERT's own choices and configuration; what it shares with all is in test_invariances.py."""
+"""ViLBERT's own choices and configuration, and its single-stream baseline, which has no reference arrays; what they
+share with all is in test_invariances.py."""
 
 import dataclasses
-import math
 
 import pytest
 import torch
 from model_examples import in_dtype
-from vilbert_examples import POSITIONS, VOCAB_SIZE, make_batch, randomised, take_rows, tiny
+from test_invariances import assert_same, vectors
+from torch.nn import functional as F
+from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised, take_rows, tiny
 
-from roibeam.model.common.losses import SumCount
 from roibeam.model.vilbert.encoder import EncoderStep, ViLbertConfig, layer_plan, vilbert_config
 from roibeam.model.vilbert.fields import DEPTHS, PRESETS
 from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining, SingleStreamForTasks
 
 
 def make_model(**overrides):
     return randomised(ViLbertForPreTraining(tiny(**overrides)))
-
-
-def assert_same(ours, theirs, batch):
-    """States of real positions, and pooled vectors; summation order differs with the shape."""
-    text, regions = batch.text_mask, batch.region_mask
-    pairs = {
-        "text": (ours.text_states[text], theirs.text_states[:, : text.shape[1]][text]),
-        "regions": (ours.region_states[regions], theirs.region_states[:, : regions.shape[1]][regions]),
-        "IMG": (ours.whole_image_state, theirs.whole_image_state),
-        "pair": (ours.pooled, theirs.pooled),
-        "pooled text": (ours.pooled_text, theirs.pooled_text),
-        "pooled image": (ours.pooled_image, theirs.pooled_image),
-    }
-    for name, (got, want) in pairs.items():
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
 # With the second, the first image layer runs before the first co-attention, and still reads the text.
@@ -45,9 +32,10 @@ def test_one_caption_against_many_images_and_back(options):
     bare = model.vilbert
     with torch.no_grad():
         fast, slow = bare.fuse(bare.read_text(caption), bare.read_images(batch)), bare(same_text)
-        assert_same(fast, slow, same_text)
+        assert_same(vectors(fast, same_text), vectors(slow, same_text))
         assert model.match_log_odds(fast).shape == (3,)
-        assert_same(bare.fuse(bare.read_text(batch), bare.read_images(image)), bare(same_image), same_image)
+        fast, slow = bare.fuse(bare.read_text(batch), bare.read_images(image)), bare(same_image)
+        assert_same(vectors(fast, same_image), vectors(slow, same_image))
         with pytest.raises(ValueError, match="3 captions and 2 images do not pair"):
             bare.fuse(bare.read_text(batch), bare.read_images(take_rows(batch, [0, 1])))
 
@@ -186,18 +174,6 @@ def test_presets_are_the_published_sizes():
     assert multi_task.answer_head.decoder.weight.shape == (3129, 2048)
 
 
-def test_untrained_losses_are_those_of_guessing():
-    torch.manual_seed(0)
-    model = ViLbertForPreTraining(tiny(vocab_size=2000, region_target_size=500))
-    batch = make_batch((20,) * 3, (10,) * 3, target_size=500)
-    targets = torch.nn.functional.one_hot(batch.region_targets.argmax(-1), 500).float()
-    losses = model(dataclasses.replace(batch, region_targets=targets)).losses
-    assert losses["masked_words"].mean.item() == pytest.approx(math.log(2000), rel=0.1)
-    assert losses["masked_regions"].mean.item() == pytest.approx(math.log(500), rel=0.1)
-    assert losses["matching"].mean.item() == pytest.approx(math.log(2), rel=0.1)
-    assert all(isinstance(term, SumCount) for term in losses.values())
-
-
 def test_a_task_model_starts_from_a_pretrained_one(tmp_path):
     torch.manual_seed(0)
     pretrained = randomised(ViLbertForPreTraining(tiny()))
@@ -225,3 +201,49 @@ def test_text_too_long_for_the_positions():
     with pytest.raises(ValueError, match=f"text of 25 pieces; this model takes 1 .* to {POSITIONS}"):
         make_model()(make_batch(lengths=(25, 3, 3)))
     assert VOCAB_SIZE == make_model().logits(make_model().vilbert(make_batch())).words.shape[-1]
+
+
+def make_single_stream(model_class=SingleStreamForPreTraining, *, awake=True, **fields):
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    sizes |= {"vocab_size": VOCAB_SIZE, "max_position_embeddings": POSITIONS}
+    sizes |= {"region_feature_size": FEATURES, "region_target_size": LABELS}
+    model = model_class(SingleStreamConfig(**sizes, **fields))
+    return randomised(model) if awake else model
+
+
+def test_heads_of_tasks_read_the_baseline_s_own_states():
+    """The pooled [CLS] by two weight-normed layers, or by one; regions with IMG first, padding far below."""
+    model, batch = make_single_stream(SingleStreamForTasks, num_answers=5).eval(), make_batch()
+    with torch.no_grad():
+        output = model.encode(batch)
+        answers, pairs = model.answers(output), model.score_pairs(output)
+        regions = model.score_regions(batch, output)
+        inner = model.answer_head.expand(output.pooled).relu()
+        torch.testing.assert_close(answers, model.answer_head.decoder(inner))
+        torch.testing.assert_close(pairs, F.linear(output.pooled, model.pair_score.weight, model.pair_score.bias)[:, 0])
+        first = F.linear(output.whole_image_state, model.region_score.weight, model.region_score.bias)[:, 0]
+        torch.testing.assert_close(regions[:, 0], first)
+    assert answers.shape == (3, 5) and regions.shape == (3, batch.region_mask.shape[1] + 1)
+    assert bool((regions[:, 1:][~batch.region_mask] < -9000).all())
+    assert (model.pair_score.dropout, model.region_score.dropout) == (0.0, model.config.hidden_dropout)
+
+
+def test_new_heads_of_tasks_start_as_those_of_the_first_release():
+    """The weight that a weight-normed layer starts with is that of PyTorch's linear layer."""
+    torch.manual_seed(0)
+    head = make_single_stream(SingleStreamForTasks, num_answers=5, awake=False).answer_head
+    for layer in (head.expand, head.decoder):
+        bound = layer.direction.shape[1] ** -0.5
+        assert 0.5 * bound < float(layer.direction.detach().abs().max()) <= bound
+        assert float(layer.scale.detach()) == pytest.approx(float(layer.direction.detach().norm()), rel=1e-5)
+
+
+def test_what_the_baseline_refuses():
+    with pytest.raises(ValueError, match="not a multiple of num_attention_heads 5"):
+        SingleStreamConfig(num_attention_heads=5)
+    with pytest.raises(ValueError, match="num_segments must be at least 2"):
+        SingleStreamConfig(num_segments=1)
+    with pytest.raises(ValueError, match=r"this model takes 1 .* to 24"):
+        make_single_stream().encode(make_batch((25, 3, 3)))
+    with pytest.raises(ValueError, match="has no match_labels"):
+        make_single_stream()(dataclasses.replace(make_batch(), match_labels=None))

@@ -89,19 +89,6 @@ def test_the_release_computes_the_same(case):
     assert compared == pytest.approx(wanted["gradient_norms"], rel=1e-3, abs=1e-5)
 
 
-def test_the_recorded_cases_differ_from_the_plain_one():
-    """Otherwise an option that no code reads would pass."""
-    plain = torch.tensor(RECORDED["plain"]["pooled_text"])
-    for case, numbers in RECORDED.items():
-        same = torch.allclose(torch.tensor(numbers["pooled_text"])[:ROWS], plain, atol=1e-2)
-        assert same == case.startswith(("plain", "fixed text", "roberta")), case
-    fixed = RECORDED["fixed text layers"]["gradient_norms"]
-    assert "bert.embeddings.word_embeddings.weight" in fixed  # through the decoder
-    assert "bert.embeddings.position_embeddings.weight" not in fixed
-    layers = [name for name in fixed if name.startswith("bert.encoder.layer.")]
-    assert layers == [f"bert.encoder.layer.{number}.attention.self.query.bias" for number in (2, 3, 4)]
-
-
 def test_all_pairs_are_those_of_the_single_pairs():
     model, batch = randomised(ViLbertForPreTraining(tiny())).vilbert, make_batch()
     two = take_rows(batch, [0, 2])
@@ -148,9 +135,8 @@ def test_a_text_without_pieces_gates_nothing_into_nan():
 
 
 def test_fixed_layers_ask_for_no_gradient_and_stay_so_in_files(tmp_path):
-    model = randomised(
-        ViLbertForPreTraining(tiny(fixed_text_layers=1, image_co_attention=(1, 1), fixed_image_layers=1))
-    )
+    config = tiny(fixed_text_layers=1, image_co_attention=(1, 1), fixed_image_layers=1)
+    model = randomised(ViLbertForPreTraining(config))
     asking = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     fixed = ("vilbert.text_embeddings.", "vilbert.region_embeddings.", "vilbert.encoder.text_layers.0.")
     fixed += ("vilbert.encoder.image_layers.0.",)

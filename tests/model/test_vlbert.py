@@ -1,15 +1,14 @@
-"""Every choice of VL-BERT's config: what it changes, by hand, and that padding and neighbours never matter; how a new
-model starts."""
+"""Every choice of VL-BERT's config: what it changes, by hand; how a new model starts. That padding, neighbours and
+files change nothing is in test_invariances.py."""
 
 import dataclasses
-import math
 
 import pytest
 import torch
 from torch.nn import functional as F
 from vlbert_examples import FEATURES, make_batch, make_model
 
-from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_base, vlbert_config, vlbert_small, vlbert_task_config
 from roibeam.model.vlbert.embeddings import (
     average_visible_regions,
@@ -17,7 +16,6 @@ from roibeam.model.vlbert.embeddings import (
     embed_coordinates,
     image_elements,
 )
-from roibeam.model.vlbert.fields import PRESETS
 from roibeam.model.vlbert.model import VLBertForPreTraining, mean_over_rows
 
 
@@ -30,68 +28,7 @@ def words(rows, regions, *pairs):
     return aligned
 
 
-VARIANTS = [
-    *({"preset": name} for name in PRESETS),
-    {"visual_norm": "scale"},
-    {"visual_norm": "none"},
-    {"visual_size": 20},
-    {"text_visual": "none"},
-    {"text_visual": "grounded"},
-    {"end_visual": True, "whole_image_element": False},
-    {"word_loss_mean": "rows", "region_loss_mean": "rows"},
-    {"with_word_head": False},
-    {"with_region_head": False},
-]
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_padding_neighbours_and_region_order_do_not_matter(variant):
-    model = make_model(**variant)
-    aligned = words(3, 5, (0, 2, 3), (1, 4, 1))
-    batch = make_batch(aligned_words=aligned)
-    padded = make_batch(text_pad=3, region_pad=2, aligned_words=F.pad(aligned, (0, 1, 0, 2), value=-1))
-    order = torch.tensor([3, 1, 0, 2, 4])
-    turned = {
-        name: value[:, order]
-        for name, value in vars(batch).items()
-        if isinstance(value, torch.Tensor) and name.startswith(("region_", "masked_", "aligned_"))
-    }
-    # Row 0 has four real regions, which change places among themselves.
-    alone = VLBatch(**{name: value[:1] for name, value in vars(batch).items() if isinstance(value, torch.Tensor)})
-    swapped = VLBatch(**{name: value[:1] for name, value in (vars(batch) | turned).items() if torch.is_tensor(value)})
-    with torch.no_grad():
-        found, other, single, moved = (model.encode(each) for each in (batch, padded, alone, swapped))
-        losses, others = model.score(batch, found).losses, model.score(padded, other).losses
-    text, regions = batch.text_mask, batch.region_mask
-    near = {"rtol": 0, "atol": 2e-5}
-    torch.testing.assert_close(found.text_states[text], other.text_states[:, : text.shape[1]][text], **near)
-    torch.testing.assert_close(found.region_states[regions], other.region_states[:, :5][regions], **near)
-    torch.testing.assert_close(found.text_states[0], single.text_states[0], **near)
-    torch.testing.assert_close(moved.region_states[0, :4], single.region_states[0, order[:4]], **near)
-    for name, term in losses.items():
-        torch.testing.assert_close(term.mean, others[name].mean, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_files_keep_every_choice(variant, tmp_path):
-    model, batch = make_model(**variant), make_batch(aligned_words=words(3, 5, (0, 2, 3)))
-    model.save_pretrained(tmp_path)
-    loaded = VLBertForPreTraining.from_pretrained(tmp_path).eval()
-    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
-    with torch.no_grad():
-        assert torch.equal(loaded.encode(batch).text_states, model.encode(batch).text_states)
-
-
 # --- what is embedded ---
-
-
-def test_corners_and_centre():
-    boxes, image_hw = torch.tensor([[[20.0, 30.0, 60.0, 90.0]]]), torch.tensor([[100.0, 200.0]])
-    for numbers, fractions in (("corners", [0.1, 0.3, 0.3, 0.9]), ("centre_size", [0.2, 0.6, 0.2, 0.6])):
-        got = embed_coordinates(boxes, image_hw, 16, numbers).view(4, 4)
-        # Two wavelengths: 1 and the square root of 1000.
-        angles = torch.tensor(fractions)[:, None] * 100 / torch.tensor([1.0, 1000**0.5])
-        torch.testing.assert_close(got, torch.cat([angles.sin(), angles.cos()], dim=1), rtol=1e-5, atol=1e-5)
 
 
 def test_whole_image_count():
@@ -173,9 +110,8 @@ def test_masked_regions_of_one_image_look_alike_without_their_box():
     both = torch.zeros_like(batch.masked_regions)
     both[1, :2] = True
     with torch.no_grad():
-        tokens, visuals = model.vlbert.embed_elements(
-            image_elements(dataclasses.replace(batch, masked_regions=both)), batch.image_hw
-        )
+        elements = image_elements(dataclasses.replace(batch, masked_regions=both))
+        tokens, visuals = model.vlbert.embed_elements(elements, batch.image_hw)
     assert torch.equal(visuals[1, 1], visuals[1, 2]) and not torch.equal(visuals[1, 2], visuals[1, 3])
     # The paper's masked region keeps [IMG].
     assert torch.equal(tokens[1, 1], tokens[1, 3]) and model.vlbert.masked_region_token is None
@@ -205,12 +141,7 @@ def test_what_non_visual_elements_carry():
             if choice == "none":
                 want = torch.zeros_like(want)
             if choice == "grounded":
-                want[0, 3], want[0, 5], want[1, 1], want[1, 2] = (
-                    visuals[0, 3],
-                    visuals[0, 1],
-                    visuals[1, 5],
-                    visuals[1, 5],
-                )
+                want[0, [3, 5]], want[1, [1, 2]] = visuals[0, [3, 1]], visuals[1, [5, 5]]
             assert torch.equal(pieces, want)
             assert torch.equal(whole, want[:, 0])
     with pytest.raises(ValueError, match="'grounded' needs VLBatch"):
@@ -289,17 +220,6 @@ def test_start_values_are_those_of_the_release():
     assert embeddings.words.weight.std().item() == pytest.approx(0.02, rel=0.02)
 
 
-@pytest.mark.parametrize("visual_start", [0.0, 1.0])
-def test_untrained_losses_are_those_of_guessing(visual_start):
-    sizes = {"vocab_size": 2000, "num_region_labels": 1601, "initializer_range": 0.02, "max_position_embeddings": 40}
-    starts = {"visual_norm_text_init": visual_start, "visual_norm_region_init": visual_start}
-    batch = make_batch((20,) * 8, (10,) * 8)
-    targets = torch.softmax(torch.randn(8, 10, 1601, generator=torch.Generator().manual_seed(0)), dim=-1)
-    losses = make_model(**sizes, **starts)(dataclasses.replace(batch, region_targets=targets)).losses
-    assert losses["masked_words"].mean.item() == pytest.approx(math.log(2000), rel=0.1)
-    assert losses["masked_regions"].mean.item() == pytest.approx(math.log(1601), rel=0.1)
-
-
 # --- rows without an image ---
 
 
@@ -324,17 +244,11 @@ def test_rows_without_an_image():
         make_model().encode(batch)
 
 
-def test_words_without_an_image_have_a_mean_of_their_own():
-    model, batch = make_model("release", with_pooler=True, with_relationship_head=True), text_only_batch()
-    with torch.no_grad():
-        scored = model(batch)
-        logits = model.word_logits(model.encode(batch).text_states)
-    for name, rows in (("masked_words", slice(0, 2)), ("text_only_words", slice(2, 3))):
-        want = F.cross_entropy(logits[rows].flatten(0, 1), batch.text_labels[rows].flatten())
-        torch.testing.assert_close(scored.losses[name].mean, want)
-    assert scored.losses["matching"].count == 2
-    assert scored.metrics["text_only_word_accuracy"].count == 2
-    # Ranks of one run must agree about what has a gradient, whatever rows each has.
+def test_words_without_an_image_have_a_gradient_in_any_batch():
+    """Ranks of one run must agree about what has a gradient, whatever rows each has."""
+    model = make_model("release", with_pooler=True, with_relationship_head=True)
+    scored = model(text_only_batch())
+    assert scored.losses["matching"].count == 2 and scored.metrics["text_only_word_accuracy"].count == 2
     model(text_only_batch(last_row=False)).losses["masked_words"].mean.backward()
     assert model.vlbert.text_only_visual.weight.grad.abs().max() == 0
 
@@ -342,21 +256,17 @@ def test_words_without_an_image_have_a_mean_of_their_own():
 # --- objectives ---
 
 
-def test_hard_and_soft_region_labels():
-    batch = make_batch()
+def test_hard_region_labels_leave_the_background_out():
+    model, batch = make_model(region_labels="hard"), make_batch()
     batch.region_targets[0, 0] = torch.tensor([0.1, 0.2, 0.0, 0.0, 0.1, 0.0, 0.6])  # background is the largest
     chosen = batch.region_target_mask
-    for kind in ("soft", "hard"):
-        model = make_model(region_labels=kind)
-        with torch.no_grad():
-            output = model.encode(batch)
-            loss = model.score(batch, output).losses["masked_regions"]
-            logits = model.region_logits(output.region_states[chosen])
-        targets = batch.region_targets[chosen]
-        want = targets[:, :-1].argmax(dim=1) if kind == "hard" else targets
-        torch.testing.assert_close(loss.mean, F.cross_entropy(logits, want))
-        if kind == "hard":
-            assert want[0] == 1
+    with torch.no_grad():
+        output = model.encode(batch)
+        loss = model.score(batch, output).losses["masked_regions"]
+        logits = model.region_logits(output.region_states[chosen])
+    want = batch.region_targets[chosen][:, :-1].argmax(dim=1)
+    assert want[0] == 1
+    torch.testing.assert_close(loss.mean, F.cross_entropy(logits, want))
 
 
 def test_means_of_rows():
@@ -372,30 +282,12 @@ def test_means_of_rows():
         words, regions = model.word_logits(output.text_states), model.region_logits(output.region_states)
     row_means = [F.cross_entropy(words[row], labels[row]) for row in (0, 2)]
     torch.testing.assert_close(losses["masked_words"].mean, sum(row_means) / 2, rtol=2e-4, atol=0)
-    row_means = [
-        F.cross_entropy(regions[row][predicted[row]], batch.region_targets[row][predicted[row]]) for row in (0, 1)
-    ]
+    targets = batch.region_targets
+    row_means = [F.cross_entropy(regions[row][predicted[row]], targets[row][predicted[row]]) for row in (0, 1)]
     torch.testing.assert_close(losses["masked_regions"].mean, sum(row_means) / 2, rtol=2e-4, atol=0)
     nothing = torch.full_like(labels, IGNORE_INDEX)
     none = model.score(dataclasses.replace(batch, text_labels=nothing), output).losses["masked_words"]
     assert none.count == 0 and none.mean == 0
-
-
-def test_relationship_by_sigmoid_and_softmax():
-    batch = make_batch()
-    labels = batch.match_labels.clone()
-    labels[1] = IGNORE_INDEX
-    for kind, width in (("softmax", 2), ("sigmoid", 1)):
-        model = make_model(with_pooler=True, with_relationship_head=True, relationship_loss=kind)
-        assert model.relationship_head.weight.shape[0] == width
-        with torch.no_grad():
-            output = model.encode(batch)
-            scored = model.score(dataclasses.replace(batch, match_labels=labels), output)
-            odds = model.match_log_odds(output)
-        want = F.binary_cross_entropy_with_logits(odds[[0, 2]], labels[[0, 2]].float())
-        torch.testing.assert_close(scored.losses["matching"].mean, want)
-        right = ((odds > 0) == (labels == 1))[[0, 2]].sum()
-        assert scored.losses["matching"].count == 2 and scored.metrics["matching_accuracy"].total == right
 
 
 def test_tasks_that_are_switched_off():

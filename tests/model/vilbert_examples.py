@@ -3,6 +3,7 @@
 import dataclasses
 
 import torch
+import transformers
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.vilbert.encoder import ViLbertConfig
@@ -12,25 +13,13 @@ VOCAB_SIZE, FEATURES, LABELS, POSITIONS = 90, 12, 7, 24
 
 def tiny(**overrides):
     sizes = {
-        "vocab_size": VOCAB_SIZE,
-        "hidden_size": 24,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 32,
-        "max_position_embeddings": POSITIONS,
-        "region_feature_size": FEATURES,
-        "image_hidden_size": 20,
-        "image_num_hidden_layers": 2,
-        "image_num_attention_heads": 5,
-        "image_intermediate_size": 28,
-        "co_attention_size": 16,
-        "co_attention_num_heads": 2,
-        "text_co_attention": (1, 2),
-        "image_co_attention": (0, 1),
-        "region_target_size": LABELS,
-        "num_answers": 11,
+        "vocab_size": VOCAB_SIZE, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "intermediate_size": 32, "max_position_embeddings": POSITIONS, "region_feature_size": FEATURES,
+        "image_hidden_size": 20, "image_num_hidden_layers": 2, "image_num_attention_heads": 5,
+        "image_intermediate_size": 28, "co_attention_size": 16, "co_attention_num_heads": 2,
+        "text_co_attention": (1, 2), "image_co_attention": (0, 1), "region_target_size": LABELS, "num_answers": 11,
         "num_gqa_answers": 5,
-    }
+    }  # fmt: skip
     return ViLbertConfig(**(sizes | overrides))
 
 
@@ -39,7 +28,7 @@ def randomised(model, seed=0):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            norm_weight = name.lower().endswith("norm.weight")
+            norm_weight = "norm" in name.lower() and name.endswith(".weight")
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + (1.0 if norm_weight else 0.0))
     return model.eval()
 
@@ -82,3 +71,24 @@ def make_batch(lengths=(9, 4, 7), regions=(5, 6, 1), *, text_pad=0, region_pad=0
 def take_rows(batch, order):
     rows = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     return VLBatch(**{name: value[order] for name, value in rows.items() if isinstance(value, torch.Tensor)})
+
+
+BERT_SIZES = {"vocab_size": VOCAB_SIZE, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
+BERT_SIZES |= {"intermediate_size": 32, "max_position_embeddings": POSITIONS}
+
+
+def make_bert(**sizes):
+    """transformers' own, of the sizes of `tiny` unless told otherwise."""
+    model = randomised(transformers.BertForPreTraining(transformers.BertConfig(**(BERT_SIZES | sizes))))
+    model.tie_weights()
+    return model
+
+
+def with_old_norms(state, prefix=""):
+    """LayerNorms named as TensorFlow's BERT had them, all names behind a prefix."""
+    old = {}
+    for name, tensor in state.items():
+        if "LayerNorm" in name:
+            name = name.replace(".weight", ".gamma").replace(".bias", ".beta")
+        old[prefix + name] = tensor
+    return old

@@ -20,30 +20,13 @@ ROWS, PIECES, REGIONS = 3, 7, 5
 LENGTHS, NUM_REGIONS = (7, 4, 6), (5, 2, 4)
 
 OPTIONS = {
-    "vocab_size": 60,
-    "hidden_size": 24,
-    "num_hidden_layers": 5,
-    "num_attention_heads": 4,
-    "intermediate_size": 32,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 16,
-    "type_vocab_size": 2,
-    "initializer_range": 0.02,
-    "v_feature_size": 10,
-    "v_target_size": 6,
-    "v_hidden_size": 20,
-    "v_num_hidden_layers": 4,
-    "v_num_attention_heads": 5,
-    "v_intermediate_size": 28,
-    "v_hidden_dropout_prob": 0.1,
-    "v_attention_probs_dropout_prob": 0.1,
-    "bi_hidden_size": 16,
-    "bi_num_attention_heads": 2,
-    "t_biattention_id": [2, 4],
-    "v_biattention_id": [1, 3],
-}
+    "vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 5, "num_attention_heads": 4, "intermediate_size": 32,
+    "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 16, "type_vocab_size": 2, "initializer_range": 0.02, "v_feature_size": 10,
+    "v_target_size": 6, "v_hidden_size": 20, "v_num_hidden_layers": 4, "v_num_attention_heads": 5,
+    "v_intermediate_size": 28, "v_hidden_dropout_prob": 0.1, "v_attention_probs_dropout_prob": 0.1,
+    "bi_hidden_size": 16, "bi_num_attention_heads": 2, "t_biattention_id": [2, 4], "v_biattention_id": [1, 3],
+}  # fmt: skip
 CASES = {
     "plain": {},
     "dynamic attention": {"dynamic_attention": True},

@@ -1,7 +1,5 @@
 """The small training of `small_pretraining`, with rows of very different lengths, under a token budget or not."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator
@@ -10,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from objectives import NUM_CLASSES, WIDTH, WORDS, tokenizer
+from objectives import NUM_CLASSES, WIDTH, WORDS, record, tokenizer
 from small_pretraining import digest, in_floats_of
 
-from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import VLBatch
 from roibeam.model.vlbert.config import vlbert_small
 from roibeam.model.vlbert.model import VLBertForPreTraining
@@ -25,21 +22,6 @@ from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.train_config import TrainConfig
 
 NUM_ROWS, BUDGET = 30, 60
-
-
-def record(number: int) -> RegionRecord:
-    draw = np.random.default_rng(number)
-    count = int(draw.integers(1, 13))
-    corner, extent = draw.uniform(0, 200, (count, 2)), draw.uniform(20, 200, (count, 2))
-    return RegionRecord(
-        image_id=f"image-{number}",
-        height=400,
-        width=450,
-        boxes=np.concatenate([corner, corner + extent], axis=1).astype(np.float32),
-        features=draw.standard_normal((count, WIDTH)).astype(np.float16),
-        class_ids=draw.integers(NUM_CLASSES, size=count).astype(np.uint16),
-        class_scores=draw.random(count).astype(np.float32),
-    )
 
 
 class InDouble(BudgetedTask):
@@ -61,11 +43,10 @@ def make_task(*, batch_size: int, max_tokens: int = BUDGET, workers: int = 0) ->
     sizes |= {"intermediate_size": 24, "coordinate_embedding_size": 8, "region_feature_size": WIDTH}
     sizes |= {"vocab_size": tokenizer().vocab_size, "num_region_labels": NUM_CLASSES + 1}
     sizes |= {"with_relationship_head": True, "with_pooler": True}
-    model = VLBertForPreTraining(
-        vlbert_small(**sizes, **dict.fromkeys(("hidden_dropout", "attention_dropout", "region_dropout"), 0.0))
-    ).double()
+    sizes |= dict.fromkeys(("hidden_dropout", "attention_dropout", "region_dropout"), 0.0)
+    model = VLBertForPreTraining(vlbert_small(**sizes)).double()
     draw = np.random.default_rng(7)
-    store = {f"image-{number}": record(number) for number in range(NUM_ROWS)}
+    store = {f"image-{number}": record(number, (1, 13)) for number in range(NUM_ROWS)}
     captions = [(number, " ".join(draw.choice(WORDS, int(draw.integers(1, 16))))) for number in range(NUM_ROWS)]
     rules = VLBertSampler(VLBertSampling(), tokenizer(), model.config, num_classes=NUM_CLASSES)
     corpus = Corpus(store, CaptionTable(list(store), captions))

@@ -1,7 +1,5 @@
 """Small made records with two captions each, in memory, as pre-training reads them."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,16 +40,14 @@ def make_record(image_id, seed, *, num_regions=None, width=WIDTH, dtype=np.float
     # Peaked as a detector's are; background takes part.
     probabilities = random.dirichlet(np.full(NUM_CLASSES + 1, 0.05), count).astype(np.float16)
     record = RegionRecord(
-        image_id=image_id,
-        height=400,
-        width=450,
+        image_id=image_id, height=400, width=450,
         boxes=np.concatenate([corner, corner + extent], axis=1).astype(np.float32),
         features=random.standard_normal((count, width)).astype(dtype),
         class_ids=probabilities[:, :-1].argmax(1).astype(np.uint16),
         class_scores=random.random(count).astype(np.float32),
         class_distribution={"full": probabilities, "none": None, "top": top_two(probabilities)}[distribution],
         image_feature=random.standard_normal(GLOBAL_WIDTH).astype(dtype),
-    )
+    )  # fmt: skip
     return replace(record, **changes)
 
 

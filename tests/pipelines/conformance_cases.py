@@ -1,7 +1,5 @@
 """Cases of tests/goldens through the harness of tests/conformance: as they are, or with other arrays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

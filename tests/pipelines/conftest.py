@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from photo_store import PhotoStore
     from tiny_commands import Pictures
 
 TESTS = Path(__file__).parents[1]
-FOLDERS = (TESTS / "pipelines", TESTS / "model", TESTS / "conformance", TESTS.parent / "tools", TESTS.parent / "bench")
+OF_TESTS = (TESTS / name for name in ("pipelines", "features", "model", "conformance"))
+FOLDERS = (*OF_TESTS, TESTS.parent / "tools", TESTS.parent / "bench")
 sys.path += map(str, FOLDERS)
 pytest.register_assert_rewrite("disturbed_runs", "tiny_commands")
 
@@ -55,6 +57,14 @@ def pictures(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, 
 def store(pictures: "Pictures") -> tuple[Path, Path]:
     """The store of `pictures`, and their captions."""
     return pictures.store, pictures.captions
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> "PhotoStore":
+    """Eight photos of noise with captions and a store of width 128; nothing may be written there."""
+    from photo_store import write_photo_store
+
+    return write_photo_store(tmp_path_factory.mktemp("made"), feature_dim=128)
 
 
 @pytest.fixture(scope="module")

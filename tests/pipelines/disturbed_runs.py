@@ -1,7 +1,5 @@
 """Runs in processes of their own, disturbed at fail points, and what must hold after a rerun: `assert_mended`."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys
@@ -186,8 +184,7 @@ def assert_mended(
         assert sorted(got.ids()) == sorted(want.ids())
     assert dead_letters(extraction.store) == sorted(dead)
     assert verify_store(extraction.store, deep=True) == []
-    left = [*extraction.store.rglob(".*"), *(path for path in temporary.iterdir() if path.name not in before)]
-    assert left == []
+    assert [*extraction.store.rglob(".*"), *(path for path in temporary.iterdir() if path.name not in before)] == []
     return rerun
 
 

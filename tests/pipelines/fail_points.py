@@ -4,8 +4,6 @@ A process that is to be disturbed calls `install`, which wraps the calls that a 
 standard error tells where it was disturbed.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import resource
@@ -46,14 +44,9 @@ STAGES = (
 EXPORT = "export"  # when the n-th record of an export was handed to the file
 EXPORT_NAME = "export name"  # before an exported file gets its name
 _NAMES = {
-    PLAN: "plan.json",
-    MOVE: "part-*.lmdb",
-    SHARD_MANIFEST: "part-*.json",
-    DEAD_LETTERS: "dead_letters.parquet",
-    STORE_MANIFEST: "manifest.json",
-    REPORT: "report.html",
-    SUMMARY: "run_summary.json",
-}
+    PLAN: "plan.json", MOVE: "part-*.lmdb", SHARD_MANIFEST: "part-*.json", DEAD_LETTERS: "dead_letters.parquet",
+    STORE_MANIFEST: "manifest.json", REPORT: "report.html", SUMMARY: "run_summary.json",
+}  # fmt: skip
 _PAGE = 4096
 _FIRST_PAGES = 2  # LMDB writes its meta pages when it makes the file
 
@@ -142,68 +135,59 @@ class _Reached:
                 point.action()
 
 
+def _before(call: Callable[..., Any], say: Callable[..., None]) -> Callable[..., Any]:
+    def counted(*arguments: Any, **options: Any) -> Any:
+        say(*arguments)
+        return call(*arguments, **options)
+
+    return counted
+
+
+def _after(call: Callable[..., Any], say: Callable[..., None]) -> Callable[..., Any]:
+    def counted(*arguments: Any, **options: Any) -> Any:
+        result = call(*arguments, **options)
+        say(*arguments)
+        return result
+
+    return counted
+
+
 def _count_engine_calls(reached: _Reached) -> None:
-    load, detect = PhotoLoad.__call__, Detector.forward
-    check_record, put, one_more = RegionRecord.__post_init__, ShardWriter.put, Progress.one_more
+    load = PhotoLoad.__call__
 
     def counted_load(self: PhotoLoad, image: Any, begin_stage: Callable[[str], None]) -> Any:
-        def begin(stage: str) -> None:
-            begin_stage(stage)
-            reached(stage, image.image_id)
+        return load(self, image, _after(begin_stage, lambda stage: reached(stage, image.image_id)))
 
-        return load(self, image, begin)
-
-    def counted_detect(self: Detector, *arguments: Any, **options: Any) -> Any:
-        reached(DETECT, "")
-        return detect(self, *arguments, **options)
-
-    def counted_record(self: RegionRecord) -> None:
-        check_record(self)
-        reached(RECORD, self.image_id)
-
-    def counted_put(self: ShardWriter, record: RegionRecord) -> None:
-        put(self, record)
-        reached(WRITE, record.image_id)
-
-    def counted_one_more(self: Progress) -> None:
-        one_more(self)
-        if self.what == "writing":
+    def exported(progress: Progress) -> None:
+        if progress.what == "writing":
             reached(EXPORT, "")
 
-    Progress.one_more = counted_one_more  # type: ignore[method-assign]
-    PhotoLoad.__call__ = counted_load  # type: ignore[method-assign]
-    Detector.forward = counted_detect  # type: ignore[method-assign]
-    RegionRecord.__post_init__ = counted_record  # type: ignore[method-assign]
-    ShardWriter.put = counted_put  # type: ignore[method-assign]
+    calls: list[tuple[type, str, Callable[..., Any]]] = [
+        (Progress, "one_more", _after(Progress.one_more, exported)),
+        (PhotoLoad, "__call__", counted_load),
+        (Detector, "forward", _before(Detector.forward, lambda *_: reached(DETECT, ""))),
+        (RegionRecord, "__post_init__",
+         _after(RegionRecord.__post_init__, lambda record: reached(RECORD, record.image_id))),
+        (ShardWriter, "put", _after(ShardWriter.put, lambda _, record: reached(WRITE, record.image_id))),
+    ]  # fmt: skip
+    for kind, name, counted in calls:
+        setattr(kind, name, counted)
 
 
 def _count_file_operations(reached: _Reached) -> None:
-    fsync, replace, link, rename = os.fsync, os.replace, os.link, os.rename
-
-    def counted_fsync(descriptor: int) -> None:
+    def syncs(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         if path.endswith(".lmdb"):
             reached(SYNC, path)
-        fsync(descriptor)
 
-    def gets_its_name(target: Any) -> None:
+    def gets_its_name(source: Any, target: Any) -> None:
         for stage, name in _NAMES.items():
             if fnmatch(os.path.basename(target), name):
                 reached(stage, target)
 
-    def counted_replace(source: Any, target: Any) -> None:
-        gets_its_name(target)
-        replace(source, target)
-
-    def counted_link(source: Any, target: Any) -> None:
-        gets_its_name(target)
-        link(source, target)
-
-    def counted_rename(source: Any, target: Any) -> None:
-        reached(EXPORT_NAME, target)
-        rename(source, target)
-
-    os.fsync, os.replace, os.link, os.rename = counted_fsync, counted_replace, counted_link, counted_rename
+    os.fsync = _before(os.fsync, syncs)
+    os.replace, os.link = _before(os.replace, gets_its_name), _before(os.link, gets_its_name)
+    os.rename = _before(os.rename, lambda source, target: reached(EXPORT_NAME, target))
 
 
 def _cut_commits(point: FailPoint) -> None:

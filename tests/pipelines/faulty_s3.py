@@ -1,8 +1,6 @@
 """A real S3 server (moto, on loopback) behind a proxy that answers badly: 500 and 503, answers cut in their middle,
 lines closed before and after the request was done."""
 
-from __future__ import annotations
-
 import http.client
 import random
 import threading
@@ -20,24 +18,14 @@ FAULTS = ("503", "500 after it was done", "cut in its middle", "closed before", 
 
 
 class FaultyS3:
-    """
-    Attributes:
-        url: of the proxy; `settings` are environment variables that lead s3:// to it.
-        share: of requests that are answered badly, 0..1, drawn from a seed.
-        requests, faults: how many there were, by method and by fault.
-        before: called with method and path of each request that is let through; may end a process.
-    """
-
     def __init__(self, server: tuple[str, int], url: str, seed: int) -> None:
-        self.server, self.url = server, url
-        self.settings = {
-            "FSSPEC_S3_ENDPOINT_URL": url,
-            "FSSPEC_S3_KEY": KEYS["key"],
-            "FSSPEC_S3_SECRET": KEYS["secret"],
-        }
-        self.share = 0.0
-        self.requests: Counter[str] = Counter()
+        self.server, self.url = server, url  # the latter of the proxy
+        # Environment variables that lead s3:// to it.
+        self.settings = {"FSSPEC_S3_ENDPOINT_URL": url} | {f"FSSPEC_S3_{key.upper()}": KEYS[key] for key in KEYS}
+        self.share = 0.0  # of requests that are answered badly, drawn from a seed
+        self.requests: Counter[str] = Counter()  # by method
         self.faults: Counter[str] = Counter()
+        # Called with method and path of each request that is let through; may end a process.
         self.before: Callable[[str, str], None] = lambda method, path: None
         self._random, self._lock = random.Random(seed), threading.Lock()
 

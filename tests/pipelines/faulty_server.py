@@ -3,8 +3,6 @@
 The path says how: "/<kind>/<number>.jpg", see `EXPECTED`; a good image of one number has the same bytes each time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import ssl
@@ -12,7 +10,7 @@ import struct
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -179,11 +177,11 @@ class FaultyServer:
             "png": lambda: response(image(number, ".png"), "Content-Type: image/jpeg"),
             "gzip": lambda: response(gzipped, "Content-Encoding: gzip"),
             "moved": lambda: moved(f"..{here}"),
-            "404": lambda: response(b"<html>", status="404 Not Found"),
-            "410": lambda: response(b"", status="410 Gone"),
-            "403": lambda: response(b"", status="403 Forbidden"),
+            **{
+                code: lambda code=code: response(b"<html>", status=f"{code} No")
+                for code in ("404", "410", "403", "500")
+            },
             "204": lambda: b"HTTP/1.1 204 No Content\r\n\r\n",
-            "500": lambda: response(b"", status="500 Oh No"),
             "429-for-long": lambda: response(b"", "Retry-After: 86400", status="429 Too Many Requests"),
             "short-length": lambda: response(good, length=len(good) - 20),
             "loop": lambda: moved(f"/loop/{number}.jpg?back=1"),
@@ -217,10 +215,7 @@ class FaultyServer:
 
 @contextmanager
 def serve(certificate: Path | None = None) -> Iterator[FaultyServer]:
-    """
-    Args:
-        certificate: .pem of key and certificate, for TLS.
-    """
+    """With a `certificate`, the .pem of a key and its certificate, by TLS."""
     server = FaultyServer()
     _bomb()  # not while somebody waits for an answer
     context = None
@@ -236,8 +231,8 @@ def serve(certificate: Path | None = None) -> Iterator[FaultyServer]:
         started.set()
         await stop.wait()
         listening.close()
-        others: list[Awaitable[object]] = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 

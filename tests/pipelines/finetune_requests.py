@@ -1,7 +1,5 @@
 """Requests of `roibeam finetune` that name nothing that is there, to ask for their settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

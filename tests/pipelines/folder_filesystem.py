@@ -3,8 +3,6 @@
 Beam has no filesystem in memory; with this one the real code of `FileSystems` runs: matching, opening, errors.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,16 +15,9 @@ PREFIX = "testfs://"
 
 
 class FolderFileSystem(FileSystem):
-    """
-    Attributes:
-        folder: where the files are.
-        faults: how many of the next openings fail as a network does, by URL.
-        opened: how often each URL was.
-    """
-
-    folder: ClassVar[Path]
-    faults: ClassVar[dict[str, int]] = {}
-    opened: ClassVar[dict[str, int]] = {}
+    folder: ClassVar[Path]  # where the files are
+    faults: ClassVar[dict[str, int]] = {}  # how many of the next openings fail as a network does, by URL
+    opened: ClassVar[dict[str, int]] = {}  # how often each URL was
 
     def __init__(self, pipeline_options: Any) -> None:
         super().__init__(pipeline_options)

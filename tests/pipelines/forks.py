@@ -1,7 +1,5 @@
 """Work done in a fork of the test's process, which counts its file operations and can end it at any of them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """GLUE's files, small and made, with quotes that do not close."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS

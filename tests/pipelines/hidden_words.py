@@ -3,8 +3,6 @@
 A module of its own, so that other processes can import it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

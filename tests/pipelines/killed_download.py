@@ -4,8 +4,6 @@ For a process of its own, see `disturbed_runs.Run`: a fork of a test's process, 
 inherit a lock that one of them holds, and waits for it for ever.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -33,9 +31,8 @@ def content(out: Path) -> dict[str, Any]:
         ".parquet": lambda path: pq.read_table(path).to_pylist(),
         ".json": lambda path: json.loads(path.read_text()),
     }
-    return {
-        name: readers.get(path.suffix, Path.read_bytes)(path) for name, path in files.items() if path.suffix != ".jsonl"
-    }
+    del files["journal.jsonl"]
+    return {name: readers.get(path.suffix, Path.read_bytes)(path) for name, path in files.items()}
 
 
 def download(rows: Path, out: Path, kill_at: int | None = None) -> tuple[int, list[str]]:

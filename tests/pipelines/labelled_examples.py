@@ -1,8 +1,7 @@
 """Labelled photos and detections made by hand or at random, for the tests of how a detector is judged."""
 
-from __future__ import annotations
-
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,18 +30,30 @@ def labelled(
     is_ignored = is_crowd if ignored is None else np.asarray(ignored, bool) | is_crowd
     box_areas = (box_array[:, 2:] - box_array[:, :2]).prod(axis=1)
     return LabelledImage(
-        image_id=file_name.rpartition(".")[0],
-        file_name=file_name,
-        image_hw=image_hw,
-        boxes=box_array,
-        class_ids=np.asarray(class_ids, np.int64).reshape(-1),
-        attribute_ids=attribute_ids,
-        annotation_ids=np.arange(count),
-        areas=box_areas if areas is None else np.asarray(areas, np.float32),
-        crowds=is_crowd,
-        ignored=is_ignored,
-        left_out=(),
-    )
+        image_id=file_name.rpartition(".")[0], file_name=file_name, image_hw=image_hw, boxes=box_array,
+        class_ids=np.asarray(class_ids, np.int64).reshape(-1), attribute_ids=attribute_ids,
+        annotation_ids=np.arange(count), areas=box_areas if areas is None else np.asarray(areas, np.float32),
+        crowds=is_crowd, ignored=is_ignored, left_out=(),
+    )  # fmt: skip
+
+
+def coco_annotations(images: Iterable[LabelledImage]) -> list[dict[str, Any]]:
+    """COCO's entries of these objects, images numbered from 0 and classes from 1; ignored ones are crowds."""
+    found: list[dict[str, Any]] = []
+    for number, image in enumerate(images):
+        rows = zip(image.boxes.tolist(), image.class_ids.tolist(), image.areas.tolist(), image.ignored, strict=True)
+        for (x1, y1, x2, y2), class_id, area, ignored in rows:
+            entry = {"image_id": number, "category_id": class_id + 1, "bbox": [x1, y1, x2 - x1, y2 - y1], "area": area}
+            found.append({"id": len(found) + 1, **entry, "iscrowd": int(ignored)})
+    return found
+
+
+def slow_overlap(box: np.ndarray, other: np.ndarray, extra: float) -> tuple[float, float]:
+    """Intersection over union of two (4,) boxes, and the share of `box` in `other`; `extra` is added to each side."""
+    sides = np.minimum(box[2:], other[2:]) - np.maximum(box[:2], other[:2]) + extra
+    shared = np.maximum(sides.astype(np.float64), 0).prod()
+    area, other_area = ((each[2:] - each[:2] + extra).astype(np.float64).prod() for each in (box, other))
+    return float(shared / (area + other_area - shared)), float(shared / area)
 
 
 class Found(NamedTuple):
@@ -58,8 +69,7 @@ def random_boxes(rng: np.random.Generator, count: int, side: int, *, whole: bool
     sizes = rng.uniform(2, side * rng.choice([0.2, 0.5, 1.0], count)[:, None], (count, 2))
     corners = rng.uniform(-0.2, 1.2, (count, 2)) * (side - sizes)
     low = np.clip(corners, 0, side - 1)
-    high = np.clip(corners + sizes, low + 1, side)
-    boxes = np.concatenate([low, high], axis=1)
+    boxes = np.concatenate([low, np.clip(corners + sizes, low + 1, side)], axis=1)
     return (np.floor(boxes) if whole else boxes).astype(np.float32)
 
 

@@ -1,16 +1,13 @@
 """Photos of noise with labelled objects, a detector of milliseconds for them, and COCO's file of them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 from end_to_end_examples import ENCODER
-from labelled_examples import labelled
+from labelled_examples import coco_annotations, labelled
 
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.training.rules import SamplingRules
@@ -19,14 +16,9 @@ from roibeam.pipelines.training.detector.task import LabelledBatches
 
 CLASSES, ATTRIBUTES = ("ball", "box", "cup"), ("red", "blue")
 DETECTOR = replace(
-    ENCODER,
-    num_classes=len(CLASSES),
-    num_attributes=len(ATTRIBUTES),
-    anchor_sizes=(16, 32),
-    rpn_hidden_channels=8,
-    proposals_before_nms=60,
-    proposals_after_nms=20,
-)
+    ENCODER, num_classes=len(CLASSES), num_attributes=len(ATTRIBUTES), anchor_sizes=(16, 32), rpn_hidden_channels=8,
+    proposals_before_nms=60, proposals_after_nms=20,
+)  # fmt: skip
 FEW = SamplingRules(anchors_per_image=32, regions_per_image=8, proposals_before_nms=80, proposals_after_nms=30)
 COMPUTES = CONVENTIONS["vlbert-e2e"]
 _HEIGHTS_WIDTHS = [(48, 64), (60, 50), (40, 72), (64, 48), (50, 50)]
@@ -47,36 +39,21 @@ def write_labelled(folder: Path, *, first: int = 0) -> LabelledPhotos:
             pixels[y1:y2, x1:x2, class_id] = 250
         cv2.imwrite(str(folder / f"labelled-{number}.png"), pixels)
         attributes = ((), *((int(each) % 2,) for each in class_ids[1:]))
-        images.append(
-            labelled(boxes, class_ids, attributes, file_name=f"labelled-{number}.png", image_hw=(height, width))
-        )
+        name = f"labelled-{number}.png"
+        images.append(labelled(boxes, class_ids, attributes, file_name=name, image_hw=(height, width)))
     return LabelledPhotos(tuple(images), str(folder), CLASSES, ATTRIBUTES, {})
 
 
 def write_instances(photos: LabelledPhotos, path: Path) -> Path:
     """COCO's instances of these photos, which know no attributes."""
-    found: dict[str, Any] = {
-        "images": [
-            {"id": number, "file_name": image.file_name, "height": image.image_hw[0], "width": image.image_hw[1]}
-            for number, image in enumerate(photos.images)
-            if image.image_hw is not None
-        ],
-        "categories": [{"id": number + 1, "name": name} for number, name in enumerate(photos.class_names)],
-        "annotations": [],
-    }
-    for number, image in enumerate(photos.images):
-        for (x1, y1, x2, y2), class_id in zip(image.boxes.tolist(), image.class_ids.tolist(), strict=True):
-            found["annotations"].append(
-                {
-                    "id": len(found["annotations"]),
-                    "image_id": number,
-                    "category_id": class_id + 1,
-                    "bbox": [x1, y1, x2 - x1, y2 - y1],
-                    "area": (x2 - x1) * (y2 - y1),
-                    "iscrowd": 0,
-                }
-            )
-    path.write_text(json.dumps(found))
+    images = [
+        {"id": number, "file_name": image.file_name, "height": image.image_hw[0], "width": image.image_hw[1]}
+        for number, image in enumerate(photos.images)
+        if image.image_hw is not None
+    ]
+    categories = [{"id": number + 1, "name": name} for number, name in enumerate(photos.class_names)]
+    annotations = coco_annotations(photos.images)
+    path.write_text(json.dumps({"images": images, "categories": categories, "annotations": annotations}))
     return path
 
 

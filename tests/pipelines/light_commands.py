@@ -2,8 +2,6 @@
 heavy packages it brought in: `light_commands.py commands.json`, a list of lists of words.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

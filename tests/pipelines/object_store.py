@@ -4,8 +4,6 @@ A test may break it: `before_put` and `after_put` are called with the name of ea
 process.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

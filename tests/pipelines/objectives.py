@@ -1,8 +1,6 @@
 """Every pre-training objective of every system on ten drawn captions, texts of a task or lines of text; models of
 milliseconds a step."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import tempfile
@@ -30,31 +28,21 @@ TEXT_ONLY = frozenset({2, 5, 8})  # rows without an image, where an objective wa
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """Attributes:
-    system: its key.
-    losses: what a log of some steps must hold.
-    model, sampling: fields that are not those of the small model and of the rules.
-    texts: rows of text alone that come with each caption.
-    without_image: captions that lose their image.
-    group: rows whose whole groups a batch must hold.
-    task: whose texts are in place of captions; none for "".
-    text_alone: whether lines are in place of captions, without any image.
-    """
-
     system: str
-    losses: frozenset[str]
-    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    sampling: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    texts: float = 0.0
-    without_image: frozenset[int] = frozenset()
-    group: int = 1
-    task: str = ""
-    text_alone: bool = False
+    losses: frozenset[str]  # what a log of some steps must hold
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields that are not those of the small model
+    sampling: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # and of the rules
+    texts: float = 0.0  # rows of text alone that come with each caption
+    without_image: frozenset[int] = frozenset()  # captions that lose their image
+    group: int = 1  # rows whose whole groups a batch must hold
+    task: str = ""  # whose texts are in place of captions
+    text_alone: bool = False  # lines are in place of captions, without any image
 
 
 _OFTEN: dict[str, Any] = {"word_probability": 0.3, "region_probability": 0.3}
-_MASKED = frozenset({"masked_words", "masked_regions"})
-_MATCHED = _MASKED | {"matching"}
+_WORDS, _TEXTS = frozenset({"masked_words"}), frozenset({"text_only_words"})
+_PAIRED, _MASKED = _WORDS | {"matching"}, _WORDS | {"masked_regions"}
+_MATCHED, _FEATURES = _MASKED | {"matching"}, _MASKED | {"matching", "masked_region_features"}
 _TWO_STREAMS: dict[str, Any] = {
     "image_hidden_size": 12, "image_num_hidden_layers": 1, "image_num_attention_heads": 2,
     "image_intermediate_size": 20, "co_attention_size": 16, "co_attention_num_heads": 2,
@@ -68,43 +56,31 @@ _SIZES: Mapping[str, Mapping[str, Any]] = {
         "image_intermediate_size": 24, "pooled_size": 12,
     },
 }  # fmt: skip
-_OF_TASK = {"text_form": "task_text", "word_probability": 0.3}
-_OF_FEATURES = {"region_target_size": WIDTH}
+_OF_TASK, _LINES = {"text_form": "task_text", "word_probability": 0.3}, {"min_text_words": 6}
+_UNPAIRED = {"with_match_head": False}
+_REGRESSION = {"region_loss": "regression", "region_target_size": WIDTH}
 OBJECTIVES: Mapping[str, Objective] = {
     "vlbert": Objective("vlbert", _MASKED),
-    "vlbert-without-image": Objective("vlbert", _MASKED | {"text_only_words"}, without_image=TEXT_ONLY),
-    "vlbert-texts": Objective("vlbert", _MASKED | {"text_only_words"}, sampling={"min_text_words": 6}, texts=0.5),
-    "vlbert-text-alone": Objective(
-        "vlbert",
-        frozenset({"text_only_words"}),
-        sampling={"min_text_words": 6, "word_probability": 0.3},
-        text_alone=True,
-    ),
+    "vlbert-without-image": Objective("vlbert", _MASKED | _TEXTS, without_image=TEXT_ONLY),
+    "vlbert-texts": Objective("vlbert", _MASKED | _TEXTS, sampling=_LINES, texts=0.5),
+    "vlbert-text-alone": Objective("vlbert", _TEXTS, sampling=_LINES | {"word_probability": 0.3}, text_alone=True),
     "vlbert-paper": Objective(
-        "vlbert",
-        _MATCHED,
+        "vlbert", _MATCHED,
         {"region_labels": "hard", "with_pooler": True, "with_relationship_head": True, "relationship_loss": "sigmoid"},
     ),
     "vlbert-rows": Objective("vlbert", _MASKED, {"word_loss_mean": "rows", "region_loss_mean": "rows"}),
-    "visualbert": Objective("visualbert", frozenset({"masked_words", "matching"})),
+    "visualbert": Objective("visualbert", _PAIRED),
     # With as many pairs of both kinds, in a step of nothing else gradients would cancel, and their norm be rounding.
     "visualbert-one-caption": Objective(
-        "visualbert",
-        frozenset({"masked_words", "matching"}),
-        sampling={"text_form": "one_caption", "mismatched_probability": 0.3},
+        "visualbert", _PAIRED, sampling={"text_form": "one_caption", "mismatched_probability": 0.3}
     ),
-    "visualbert-words-only": Objective(
-        "visualbert", frozenset({"masked_words"}), {"with_match_head": False}, {"text_form": "words_only"}
-    ),
-    "visualbert-vqa": Objective(
-        "visualbert", frozenset({"masked_words"}), {"with_match_head": False}, _OF_TASK, task=VQA
-    ),
-    "visualbert-vcr": Objective("visualbert", frozenset({"masked_words", "matching"}), sampling=_OF_TASK, task=VCR),
-    "visualbert-nlvr2": Objective("visualbert", frozenset({"masked_words", "matching"}), sampling=_OF_TASK, task=NLVR2),
-    "imagebert": Objective("imagebert", _MATCHED | {"masked_region_features"}, sampling=_OFTEN),
+    "visualbert-words-only": Objective("visualbert", _WORDS, _UNPAIRED, {"text_form": "words_only"}),
+    "visualbert-vqa": Objective("visualbert", _WORDS, _UNPAIRED, _OF_TASK, task=VQA),
+    "visualbert-vcr": Objective("visualbert", _PAIRED, sampling=_OF_TASK, task=VCR),
+    "visualbert-nlvr2": Objective("visualbert", _PAIRED, sampling=_OF_TASK, task=NLVR2),
+    "imagebert": Objective("imagebert", _FEATURES, sampling=_OFTEN),
     "imagebert-all-pairs": Objective(
-        "imagebert",
-        _MATCHED | {"masked_region_features"},
+        "imagebert", _FEATURES,
         {
             "masked_loss_pairs": "all", "feature_reduction": "sum", "global_feature_size": GLOBAL_WIDTH,
             "final_separator": "next",
@@ -113,31 +89,20 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "vilbert": Objective("vilbert", _MATCHED, sampling=_OFTEN),
     "vilbert-matched": Objective(
-        "vilbert",
-        _MATCHED,
-        {"masked_loss_pairs": "matched", "whole_image_count": "visible"},
+        "vilbert", _MATCHED, {"masked_loss_pairs": "matched", "whole_image_count": "visible"},
         _OFTEN | {"overlapping_regions": "hidden", "negatives": "caption_or_image"},
     ),
     "vilbert-regression": Objective(
-        "vilbert",
-        _MATCHED,
-        {"region_loss": "regression", **_OF_FEATURES},
-        _OFTEN | {"overlapping_regions": "uncounted", "negatives": "image"},
+        "vilbert", _MATCHED, _REGRESSION, _OFTEN | {"overlapping_regions": "uncounted", "negatives": "image"}
     ),
     "vilbert-contrastive": Objective(
-        "vilbert",
-        _MATCHED,
-        {"region_loss": "contrastive", "num_negatives": 6, "negative_rows": 2, **_OF_FEATURES},
-        _OFTEN,
-        group=2,
+        "vilbert", _MATCHED, _REGRESSION | {"region_loss": "contrastive", "num_negatives": 6, "negative_rows": 2},
+        _OFTEN, group=2,
     ),
     "vilbert-single-stream": Objective("vilbert-single-stream", _MATCHED, sampling=_OFTEN),
     "interbert": Objective("interbert", _MATCHED, sampling=_OFTEN),
     "interbert-regression": Objective(
-        "interbert",
-        _MATCHED,
-        {"region_loss": "regression", **_OF_FEATURES},
-        {"masking": "groups_as_released", "region_probability": 0.3},
+        "interbert", _MATCHED, _REGRESSION, {"masking": "groups_as_released", "region_probability": 0.3}
     ),
     "interbert-conditional": Objective(
         "interbert", _MATCHED, sampling=_OFTEN | {"masking": "single", "conditional_masking": True}
@@ -168,7 +133,7 @@ def small_model(name: str, *, dropout: float) -> nn.Module:
     return system.model_class(system.sizes["small"](**fields, **dict.fromkeys(dropouts, dropout)))
 
 
-def small_rules(name: str, model_config: Any) -> SomeUnmasked:
+def small_rules(name: str, model_config: Any) -> "SomeUnmasked":
     """The rules of an objective."""
     objective = OBJECTIVES[name]
     system = SYSTEMS[objective.system]
@@ -186,14 +151,12 @@ def small_corpus(task: str = "") -> Corpus:
         return Corpus(store, CaptionTable(list(store), list(zip(places, texts, strict=True))))
     rows: list[tuple[tuple[int, ...], TaskCorpusText]] = []
     for number, (place, text) in enumerate(zip(places, texts, strict=True)):
-        following = [
-            " ".join(draw.choice(WORDS, int(draw.integers(1, 5)))) for _ in range({VQA: 3, VCR: 1}.get(task, 0))
-        ]
+        count = {VQA: 3, VCR: 1}.get(task, 0)
+        following = [" ".join(draw.choice(WORDS, int(draw.integers(1, 5)))) for _ in range(count)]
         shown = (place, (place + 2) % NUM_IMAGES) if task == NLVR2 else (place,)
         names = tuple(f"image-{each}" for each in shown)
-        rows.append(
-            (shown, TaskCorpusText("\n".join([text, *following]), names, None if task == VQA else number % 4 == 0))
-        )
+        matches = None if task == VQA else number % 4 == 0
+        rows.append((shown, TaskCorpusText("\n".join([text, *following]), names, matches)))
     return TaskCorpus(store, TaskTable(list(store), rows, as_pair=task == VCR))
 
 
@@ -203,22 +166,20 @@ def small_lines(count: int = 7) -> list[str]:
     return [" ".join(draw.choice(WORDS, int(draw.integers(4, 12)))) for _ in range(count)]
 
 
-def record(number: int) -> RegionRecord:
+def record(number: int, counts: tuple[int, int] = (2, 6)) -> RegionRecord:
+    """Of at least so many regions and fewer than so many."""
     draw = np.random.default_rng(number)
-    count = int(draw.integers(2, 6))
+    count = int(draw.integers(*counts))
     corner, extent = draw.uniform(0, 200, (count, 2)), draw.uniform(20, 200, (count, 2))
     distribution = draw.dirichlet(np.full(NUM_CLASSES + 1, 0.3), count).astype(np.float16)
     return RegionRecord(
-        image_id=f"image-{number}",
-        height=400,
-        width=450,
+        image_id=f"image-{number}", height=400, width=450,
         boxes=np.concatenate([corner, corner + extent], axis=1).astype(np.float32),
         features=draw.standard_normal((count, WIDTH)).astype(np.float16),
         class_ids=distribution[:, :-1].argmax(axis=1).astype(np.uint16),
-        class_scores=draw.random(count).astype(np.float32),
-        class_distribution=distribution,
+        class_scores=draw.random(count).astype(np.float32), class_distribution=distribution,
         image_feature=draw.standard_normal(GLOBAL_WIDTH).astype(np.float16),
-    )
+    )  # fmt: skip
 
 
 class SomeUnmasked:
@@ -243,9 +204,8 @@ class SomeUnmasked:
         if row in UNMASKED:
             sample = _nothing_predicted(sample)
         if row in self._without_image:
-            no_region: dict[str, Any] = {
-                name: getattr(sample, name)[:0] for name in ("features", "boxes", "masked", "predicted")
-            }
+            fields = ("features", "boxes", "masked", "predicted")
+            no_region: dict[str, Any] = {name: getattr(sample, name)[:0] for name in fields}
             targets = None if sample.targets is None else sample.targets[:0]
             sample = dataclasses.replace(sample, **no_region, region_targets=targets, whole_image=None, text_only=True)
         elif self._without_image:
@@ -256,5 +216,4 @@ class SomeUnmasked:
 def _nothing_predicted(sample: PretrainSample) -> PretrainSample:
     nothing = np.full_like(sample.text_labels, IGNORE_INDEX)
     twin = None if sample.twin is None else _nothing_predicted(sample.twin)
-    unseen = np.zeros_like(sample.predicted)
-    return dataclasses.replace(sample, text_labels=nothing, predicted=unseen, twin=twin)
+    return dataclasses.replace(sample, text_labels=nothing, predicted=np.zeros_like(sample.predicted), twin=twin)

@@ -1,8 +1,6 @@
 """Small groups of every form about photos of noise, and networks with a region encoder of milliseconds, for tests of
 fine-tuning from photos in any process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +11,7 @@ import end_to_end_examples as examples
 import torch
 from photo_store import CAPTIONS, PhotoStore, draw_record, image_id
 from small_finetuning import judge_by_first_choice
-from small_pretraining import in_floats_of
+from small_pretraining import in_floats_of, train_small
 from task_groups import ASKED, LOSS, SIZES, drop
 
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -31,7 +29,6 @@ from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.task import AuxiliaryTargets, DownstreamTask, TaskSplit
 from roibeam.pipelines.training.hooks import TrainResult
-from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.task import WorstBatch
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -61,16 +58,9 @@ def groups(kind: str, *, choices: int = 4) -> list[TaskGroup]:
 
 
 def network(
-    system: str,
-    kind: str,
-    *,
-    whole_image: str = "model",
-    dropout: float = 0.0,
-    beside: AuxiliaryTargets | None = None,
-    num_input_classes: int = 0,
-    grounding: str = AUTO,
-    **encoder: Any,
-) -> tuple[TaskNetwork, TaskNetwork]:
+    system: str, kind: str, *, whole_image: str = "model", dropout: float = 0.0, grounding: str = AUTO,
+    beside: AuxiliaryTargets | None = None, num_input_classes: int = 0, **encoder: Any,
+) -> tuple[TaskNetwork, TaskNetwork]:  # fmt: skip
     """The same weights on stored features, and with an encoder; no weight is at its start value."""
     torch.manual_seed(0)
     named = SYSTEMS[system]
@@ -97,12 +87,9 @@ def encoder_of(made: TaskNetwork) -> RegionEncoder:
 
 
 def photos_of(
-    made: PhotoStore | None,
-    opened: FeatureStore,
-    trained: TaskNetwork,
-    options: PhotoRequest,
+    made: PhotoStore | None, opened: FeatureStore, trained: TaskNetwork, options: PhotoRequest,
     outlines: Outlines | None,
-) -> GroupPhotos:
+) -> GroupPhotos:  # fmt: skip
     joint: Any = trained.module
     folder = None if made is None else str(made.photos)
     return GroupPhotos(opened, opened.ids(), folder, joint.region_encoder, joint.choices, options, outlines=outlines)
@@ -151,13 +138,7 @@ def _in_floats(batch: TaskBatch, dtype: torch.dtype) -> TaskBatch:
 
 @dataclass(frozen=True)
 class PhotoFinetuning:
-    """A run, to be called in a process of its own.
-
-    Attributes:
-        padding_multiple: of the encoder's conventions; its `long_edge` makes all inputs alike.
-        encoder: arguments of `RegionEncoder`.
-        shown: fields of the task that say what is shown of regions beside their features.
-    """
+    """A run, to be called in a process of its own."""
 
     store: Path
     folder: Path
@@ -172,25 +153,19 @@ class PhotoFinetuning:
     workers: int = 0
     beside: AuxiliaryTargets | None = None
     photos: dict[str, Any] = field(default_factory=dict)
-    padding_multiple: int = 1
+    padding_multiple: int = 1  # of the encoder's conventions; its `long_edge` makes all inputs alike
     encoder_scale: float = 1.0
     conventions: str = "vlbert-e2e"
-    encoder: dict[str, Any] = field(default_factory=dict)
-    shown: dict[str, Any] = field(default_factory=dict)
+    encoder: dict[str, Any] = field(default_factory=dict)  # arguments of `RegionEncoder`
+    shown: dict[str, Any] = field(default_factory=dict)  # fields of the task: what it shows beside features
 
     def task(self, opened: FeatureStore) -> PhotoTask:
         told = self.shown.get("input_classes")
         conventions = replace(CONVENTIONS[self.conventions], padding_multiple=self.padding_multiple)
         _, trained = network(
-            self.system,
-            self.kind,
-            whole_image=self.whole_image,
-            dropout=self.dropout,
-            beside=self.beside,
-            num_input_classes=told.num_classes if told else 0,
-            conventions=conventions,
-            **self.encoder,
-        )
+            self.system, self.kind, whole_image=self.whole_image, dropout=self.dropout, beside=self.beside,
+            num_input_classes=told.num_classes if told else 0, conventions=conventions, **self.encoder,
+        )  # fmt: skip
         trained.module.to(torch.float64 if self.double else torch.float32)
         asked: Sequence[TaskGroup] = groups(self.kind)
         task = DownstreamTask(
@@ -210,10 +185,8 @@ class PhotoFinetuning:
         with FeatureStore(self.store) as opened:
             task = self.task(opened)
             torch.manual_seed(0)
-            description: dict[str, Any] = {"kind": "small", "data": {"batch_size": self.batch_size}}
-            return train(
-                task, self.config, self.folder, description=description, resume="auto", stop_at_step=self.stop_at_step
-            )
+            place = {"batch_size": self.batch_size, "stop_at_step": self.stop_at_step}
+            return train_small(task, self.config, self.folder, **place)
 
 
 def write_outlines(made: PhotoStore) -> None:

@@ -1,7 +1,5 @@
 """A store and the photos it was made of: noise of several sizes, stored without loss, so that every pixel tells."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +35,15 @@ class PhotoStore:
     """Attributes:
     path: of the store; its plan says where the photos lie.
     photos: their folder.
+    captions: a file beside the store, one for each photo.
     """
 
     path: Path
     photos: Path
+
+    @property
+    def captions(self) -> Path:
+        return self.path.parent / "captions.tsv"
 
     def photo(self, image_id: str) -> Path:
         return self.photos / f"{image_id}.png"
@@ -61,15 +64,12 @@ def draw_record(number: int, feature_dim: int) -> RegionRecord:
     ends = np.minimum(corners + 10 + random.uniform(0, 0.5, (count, 2)) * [width, height], [width - 1, height - 1])
     probabilities = random.dirichlet(np.full(NUM_CLASSES + 1, 0.3), count).astype(np.float16)
     return RegionRecord(
-        image_id=image_id(number),
-        height=height,
-        width=width,
+        image_id=image_id(number), height=height, width=width,
         boxes=np.concatenate([corners, ends], axis=1).astype(np.float32),
         features=random.standard_normal((count, feature_dim)).astype(np.float16),
         class_ids=probabilities[:, :-1].argmax(1).astype(np.uint16),
-        class_scores=random.random(count).astype(np.float32),
-        class_distribution=probabilities,
-    )
+        class_scores=random.random(count).astype(np.float32), class_distribution=probabilities,
+    )  # fmt: skip
 
 
 def write_photo_store(folder: Path, *, feature_dim: int, exif_orientation: str = "applied") -> PhotoStore:
@@ -88,4 +88,5 @@ def write_photo_store(folder: Path, *, feature_dim: int, exif_orientation: str =
     images = [ImageRef(image_id(number), str(made.photo(image_id(number)))) for number in numbers]
     source = {"kind": "folder", "location": str(made.photos), "image_root": str(made.photos), "id_rule": "no-extension"}
     extend_plan(LocalFolder(made.path), None, source=source, settings={}, images=images, shard_size=100)
+    made.captions.write_text("".join(f"{caption}\t{image_id(number)}\n" for number, caption in made.rows()))
     return made

@@ -1,7 +1,5 @@
 """A toy run that comes upon samples that are not finite, in one of several processes."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping

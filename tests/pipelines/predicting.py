@@ -1,8 +1,6 @@
 """Predictions made by several processes. A process of `run_ranks` finds what it is to do in a file like this alone: the
 name of a test's own module can be imported only where the folder of the repository is on the path."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from roibeam.pipelines.finetuning.requests import PredictRequest

@@ -1,7 +1,5 @@
 """Processes of tests that start as forks of one that has imported everything and computed nothing."""
 
-from __future__ import annotations
-
 import importlib.util
 import multiprocessing
 

@@ -6,8 +6,6 @@ same global batch, no dropout.
 Prints the largest relative difference of any number of any step's line in the log; exit code 1 above a bound.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -54,14 +52,12 @@ def trained_on(
     """The logs of a run of each objective in each float type."""
     runs = {
         (kind, name): Training(
-            folder / kind / name,
-            settings(steps=steps, checkpoint_every=0),
-            SAMPLES * OBJECTIVES[name].group // num_ranks,
-            {"objective": name, "double": kind == "float64"},
+            folder / kind / name, settings(steps=steps, checkpoint_every=0),
+            SAMPLES * OBJECTIVES[name].group // num_ranks, {"objective": name, "double": kind == "float64"},
         )
         for kind in kinds
         for name in objectives
-    }
+    }  # fmt: skip
     return _logs_of(runs, num_ranks, folder)
 
 
@@ -78,31 +74,19 @@ def write_photos(folder: Path) -> Photos:
 
 
 def trained_end_to_end_on(
-    num_ranks: int,
-    cases: Sequence[str],
-    photos: Photos,
-    folder: Path,
-    *,
-    steps: int,
+    num_ranks: int, cases: Sequence[str], photos: Photos, folder: Path, *, steps: int,
     kinds: Sequence[str] = tuple(BOUNDS),
-) -> Logs:
+) -> Logs:  # fmt: skip
     """The logs of a run of each case, with photos all padded to one size: with others it would be another training."""
     runs = {
         (kind, name): EndToEndTraining(
-            photos.captioned,
-            folder / kind / name,
-            name,
-            SAMPLES * CASES[name].group // num_ranks,
-            accumulation=1,
-            steps=steps,
-            double=kind == "float64",
-            checkpoint_every=0,
-            labelled=photos.labelled,
+            photos.captioned, folder / kind / name, name, SAMPLES * CASES[name].group // num_ranks, accumulation=1,
+            steps=steps, double=kind == "float64", checkpoint_every=0, labelled=photos.labelled,
             padding_multiple=ENCODER.long_edge,
         )
         for kind in kinds
         for name in cases
-    }
+    }  # fmt: skip
     return _logs_of(runs, num_ranks, folder)
 
 
@@ -140,10 +124,9 @@ def largest_difference(left: Log, right: Log, *, kinks: int = 0) -> float:
 def differences(left: Logs, right: Logs, *, end_to_end: bool = False) -> dict[tuple[str, str], float]:
     """The largest difference of each run."""
     assert left.keys() == right.keys()
+    kinks = {"float32": KINKS if end_to_end else 0.0, "float64": 0.0}
     return {
-        (kind, name): largest_difference(
-            log, right[kind, name], kinks=int(KINKS * len(log)) if end_to_end and kind == "float32" else 0
-        )
+        (kind, name): largest_difference(log, right[kind, name], kinks=int(kinks[kind] * len(log)))
         for (kind, name), log in left.items()
     }
 
@@ -158,8 +141,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50)
     steps = parser.parse_args().steps
-    stored: dict[int, Logs] = {}
-    through: dict[int, Logs] = {}
+    stored, through = dict[int, Logs](), dict[int, Logs]()
     with tempfile.TemporaryDirectory() as folder:
         photos = write_photos(Path(folder) / "photos")
         for ranks in (1, 2, 4):

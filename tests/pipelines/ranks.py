@@ -1,7 +1,5 @@
 """Work done by several processes at once, as torchrun starts them, without its seconds."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket
@@ -50,9 +48,7 @@ def start_ranks(work: Callable[[], object], num_ranks: int, folder: Path) -> lis
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = [
-        PROCESSES.Process(target=_work, args=(work, rank, num_ranks, port, folder)) for rank in range(num_ranks)
-    ]
+    processes = [PROCESSES.Process(target=_work, args=(work, n, num_ranks, port, folder)) for n in range(num_ranks)]
     for process in processes:
         process.start()
     return processes

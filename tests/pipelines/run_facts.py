@@ -1,8 +1,6 @@
 """What a run of a recipe builds, without data; and what a built model holds, read from its parts: not from the
 configuration that made it."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from collections.abc import Callable, Mapping
@@ -15,7 +13,6 @@ import torch
 from torch import nn
 
 from roibeam.extraction.region_encoder import RegionEncoder
-from roibeam.model.common.heads import DroppedLinear
 from roibeam.model.common.transformer import Attention
 from roibeam.pipelines.data.record_regions import ImageObjects
 from roibeam.pipelines.data.vocabulary import StoreClasses
@@ -40,12 +37,10 @@ def requested(name: str, *, toy: bool, end_to_end: bool, settings: tuple[str, ..
     """As the command line makes it. New weights: a BERT of the recipe's has the recipe's sizes, see below."""
     encoder = RequestedEncoder(weights=None if toy else "random:1") if end_to_end else RequestedEncoder()
     return PretrainRequest(
-        out=Path("nowhere"),
-        model=RequestedModel(recipe=name, toy=toy, from_bert="none"),
-        training=RequestedTraining(batch_size=BATCH, device="cpu", set=settings),
-        encoder=encoder,
+        out=Path("nowhere"), model=RequestedModel(recipe=name, toy=toy, from_bert="none"),
+        training=RequestedTraining(batch_size=BATCH, device="cpu", set=settings), encoder=encoder,
         end_to_end=end_to_end,
-    )
+    )  # fmt: skip
 
 
 @cache
@@ -78,15 +73,10 @@ def built(
             width = encoder.config.feature_dim
             encoder = dataclasses.replace(encoder, start=RegionEncoder(encoder.config, encoder.conventions))
         made = run_model(
-            choice,
-            run.sampling,
-            tokenizer(),
-            width=width,
-            known=StoreClasses(CLASSES),
+            choice, run.sampling, tokenizer(), width=width, known=StoreClasses(CLASSES),
             reads_texts=recipe.text_corpus,
-            objects=_objects() if getattr(run.sampling, "told_classes", False) else None,
-            end_to_end=encoder,
-        )
+            objects=_objects() if getattr(run.sampling, "told_classes", False) else None, end_to_end=encoder,
+        )  # fmt: skip
     return run, made, encoder
 
 
@@ -110,23 +100,38 @@ def _has(*names: str) -> Read:
 
 
 def _rows(ending: str) -> Read:
-    return lambda model: next(each.shape[0] for name, each in model.state_dict().items() if name.endswith(ending))
+    """0 without such a parameter."""
+    return lambda model: next((len(each) for name, each in model.state_dict().items() if name.endswith(ending)), 0)
 
 
-def _dropouts(model: Any) -> set[float]:
-    plain = {each.p for each in model.modules() if isinstance(each, nn.Dropout)}
-    return plain | {each.dropout for each in model.modules() if isinstance(each, DroppedLinear)}
-
-
-def _attention(part: str, name: str) -> Read:
-    """A value that all attentions below a part have."""
+def _attention(name: str) -> Read:
+    """A value that all attentions have."""
 
     def read(model: Any) -> Any:
-        modules = model.get_submodule(part).modules() if part else model.modules()
-        (value,) = {getattr(each, name) for each in modules if isinstance(each, Attention)}
+        (value,) = {getattr(each, name) for each in model.modules() if isinstance(each, Attention)}
         return value
 
     return read
+
+
+def _kind(part: str, **names: str) -> Read:
+    """What the class of a part stands for."""
+    return lambda model: names[type(model.get_submodule(part)).__name__]
+
+
+def _one_attribute(name: str) -> Read:
+    """What all modules that keep it have."""
+
+    def read(model: Any) -> Any:
+        (value,) = {vars(each)[name] for each in model.modules() if name in vars(each)}
+        return value
+
+    return read
+
+
+def _words(model: Any) -> Any:
+    (shape,) = {each.shape for name, each in model.state_dict().items() if name.endswith("embeddings.words.weight")}
+    return shape
 
 
 def _appearance_of_vlbert(model: Any) -> str:
@@ -145,8 +150,8 @@ HELD: Mapping[str, Mapping[str, Read]] = {
     "vlbert": {
         **COMMON,
         "num_hidden_layers": lambda model: len(model.vlbert.encoder.layers),
-        "num_attention_heads": _attention("", "num_heads"),
-        "attention_dropout": _attention("", "attention_dropout"),
+        "num_attention_heads": _attention("num_heads"),
+        "attention_dropout": _attention("attention_dropout"),
         "max_position_embeddings": lambda model: model.vlbert.embeddings.positions.num_embeddings,
         "num_segments": lambda model: model.vlbert.embeddings.segments.num_embeddings,
         "hidden_dropout": lambda model: model.vlbert.embeddings.dropout.p,
@@ -156,85 +161,59 @@ HELD: Mapping[str, Mapping[str, Read]] = {
         "masked_appearance": _appearance_of_vlbert,
         "masked_region_token": _has("vlbert.masked_region_token."),
         "num_region_tokens": _rows("vlbert.region_token.weight"),
-        "visual_norm": lambda model: {"VisualNorm": "layer_norm", "VisualScale": "scale", "Identity": "none"}[
-            type(model.vlbert.embeddings.visual_norm_text).__name__
-        ],
+        "visual_norm": _kind(
+            "vlbert.embeddings.visual_norm_text", VisualNorm="layer_norm", VisualScale="scale", Identity="none"
+        ),
         "visual_norm_text_init": lambda model: model.vlbert.embeddings.visual_norm_text.start,
         "visual_norm_region_init": lambda model: model.vlbert.embeddings.visual_norm_region.start,
-        "visual_start": lambda model: {"UntouchedLinear": "release", "Linear": "normal"}[
-            type(model.vlbert.region_projection.linear).__name__
-        ],
+        "visual_start": _kind("vlbert.region_projection.linear", UntouchedLinear="release", Linear="normal"),
         "with_text_only": _has("vlbert.text_only_visual."),
         "with_pooler": _has("vlbert.pooler."),
         "with_region_head": _has("masked_region_head."),
         "with_word_head": _has("masked_word_head."),
         "with_relationship_head": _has("relationship_head."),
         "relationship_loss": lambda model: (
-            "sigmoid"
-            if model.relationship_head is not None and _rows("relationship_head.weight")(model) == 1
-            else "softmax"
+            "softmax" if model.relationship_head is None or len(model.relationship_head.weight) > 1 else "sigmoid"
         ),
     },
     "visualbert": {
         **COMMON,
-        "num_attention_heads": _attention("", "num_heads"),
+        "num_attention_heads": _attention("num_heads"),
         "with_match_head": _has("match_head."),
-        "num_region_classes": lambda model: next(
-            (len(each) for name, each in model.state_dict().items() if name.endswith("classed.classes.weight")), 0
-        ),
+        "num_region_classes": _rows("classed.classes.weight"),
         "early_fusion": lambda model: model.visualbert.late_layer is None,
     },
     "imagebert": {
         **COMMON,
-        "num_attention_heads": _attention("", "num_heads"),
+        "num_attention_heads": _attention("num_heads"),
         "masked_appearance": lambda model: model.get_submodule("imagebert.embeddings").masked_appearance,
         "with_region_feature_head": _has("region_feature_head."),
         "with_region_class_head": _has("region_class_head."),
         "with_match_head": _has("match_head."),
         "with_word_head": _has("masked_word_head."),
-        "global_feature_size": lambda model: (
-            0
-            if model.imagebert.embeddings.global_feature is None
-            else model.imagebert.embeddings.global_feature.in_features
-        ),
+        "global_feature_size": lambda model: getattr(model.imagebert.embeddings.global_feature, "in_features", 0),
         "dummy_position": lambda model: model.imagebert.embeddings.dummy_position,
         "final_separator": lambda model: model.imagebert.embeddings.final_separator,
     },
     "vilbert": {
         **COMMON,
-        "masked_appearance": lambda model: _one_attribute(model, "masked_appearance"),
+        "masked_appearance": _one_attribute("masked_appearance"),
         "with_match_head": _has("match_head."),
-        "whole_image_count": lambda model: _one_attribute(model, "whole_image_count"),
-        "fusion": lambda model: _one_attribute(model, "fusion"),
+        "whole_image_count": _one_attribute("whole_image_count"),
+        "fusion": _one_attribute("fusion"),
     },
-    "vilbert-single-stream": {**COMMON, "masked_appearance": lambda model: _one_attribute(model, "masked_appearance")},
+    "vilbert-single-stream": {**COMMON, "masked_appearance": _one_attribute("masked_appearance")},
     "interbert": {
         **COMMON,
-        "masked_appearance": lambda model: _one_attribute(model, "masked_appearance"),
-        "fusion": lambda model: _one_attribute(model, "fusion"),
-        "pair_from": lambda model: {"TwoStreamPooler": "pooled", "StatePairPooler": "states"}[
-            type(model.interbert.pooler).__name__
-        ],
-        "region_projection": lambda model: {"FeatureMlp": "mlp", "Linear": "linear"}[
-            type(model.interbert.region_embeddings.features).__name__
-        ],
+        "masked_appearance": _one_attribute("masked_appearance"),
+        "fusion": _one_attribute("fusion"),
+        "pair_from": _kind("interbert.pooler", TwoStreamPooler="pooled", StatePairPooler="states"),
+        "region_projection": _kind("interbert.region_embeddings.features", FeatureMlp="mlp", Linear="linear"),
         "with_region_segment": _has("interbert.region_embeddings.segment."),
         "with_region_positions": _has("interbert.region_embeddings.positions."),
         "with_image_sep": _has("interbert.region_embeddings.sep."),
     },
 }
-
-
-def _words(model: Any) -> tuple[int, ...]:
-    (shape,) = {
-        tuple(each.shape) for name, each in model.state_dict().items() if name.endswith("embeddings.words.weight")
-    }
-    return shape
-
-
-def _one_attribute(model: Any, name: str) -> Any:
-    (value,) = {vars(each)[name] for each in model.modules() if name in vars(each)}
-    return value
 
 
 def held(system: str, model: Any) -> dict[str, Any]:

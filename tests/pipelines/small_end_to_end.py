@@ -1,8 +1,6 @@
 """Pre-training of every system through a region encoder of milliseconds, beside a detector's training too; for tests of
 the loop in any process."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +11,7 @@ import torch
 from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, FEW, labelled_batches
 from objectives import TEXT_ONLY, SomeUnmasked
 from photo_store import CAPTIONS, NUM_CLASSES, PhotoStore
-from small_pretraining import in_floats_of, settings
+from small_pretraining import in_floats_of, settings, train_small
 
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
@@ -28,7 +26,6 @@ from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEn
 from roibeam.pipelines.pretraining.requested_settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.model_files.encoder_settings import LossWeights
 from roibeam.pipelines.training.model_files.joint_checkpoint import JointDetector
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
@@ -37,20 +34,12 @@ from roibeam.pipelines.training.task import WorstBatch
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Attributes:
-    system: its key.
-    make, fields: its model.
-    without_image: rows that lose their image.
-    detector: whether the detector that the encoder is of is trained on labelled photos too.
-    group: rows whose whole groups a batch must hold.
-    """
-
     system: str
-    make: Callable[..., Any]
+    make: Callable[..., Any]  # its model
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    without_image: frozenset[int] = frozenset()
-    detector: bool = False
-    group: int = 1
+    without_image: frozenset[int] = frozenset()  # rows that lose their image
+    detector: bool = False  # the detector that the encoder is of is trained on labelled photos too
+    group: int = 1  # rows whose whole groups a batch must hold
 
 
 _PIXELS = {"masked_appearance": "pixels"}
@@ -94,15 +83,7 @@ class _Task(EndToEndTask):
 
 @dataclasses.dataclass(frozen=True)
 class EndToEndTraining:
-    """A run, to be called in a process of its own, without dropout.
-
-    Attributes:
-        labelled: for a case with a detector.
-        padding_multiple: of the encoder's conventions. Its `long_edge` makes inputs alike, and with them what the
-            padding of a batch does to its features, however many photos the batch has.
-        fixed_masks: as of `DataConfig`.
-        seed: of the task's draws.
-    """
+    """A run, to be called in a process of its own, without dropout."""
 
     made: PhotoStore
     folder: Path
@@ -112,22 +93,20 @@ class EndToEndTraining:
     steps: int
     double: bool
     checkpoint_every: int = 1000
-    labelled: LabelledPhotos | None = None
+    labelled: LabelledPhotos | None = None  # for a case with a detector
+    # Of the encoder's conventions. Its `long_edge` makes inputs alike, and with them what the padding of a batch does
+    # to its features, however many photos the batch has.
     padding_multiple: int = 1
     fixed_masks: bool = False
-    seed: int = 0
+    seed: int = 0  # of the task's draws
 
     def __call__(self) -> None:
         config = settings(
-            steps=self.steps,
-            accumulation=self.accumulation,
-            learning_rate=_LEARNING_RATE,
-            checkpoint_every=self.checkpoint_every,
-            keep=0,
-        )
+            steps=self.steps, accumulation=self.accumulation, learning_rate=_LEARNING_RATE,
+            checkpoint_every=self.checkpoint_every, keep=0,
+        )  # fmt: skip
         torch.manual_seed(0)
-        description = {"kind": "small", "data": {"batch_size": self.batch_size}}
-        train(self.task(), config, self.folder, description=description, resume="auto")
+        train_small(self.task(), config, self.folder, batch_size=self.batch_size)
 
     def task(self) -> EndToEndTask:
         case = CASES[self.case]

@@ -1,15 +1,12 @@
 """Fine-tuning of any system on four small groups, for tests of the loop in any process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from small_pretraining import in_floats_of, settings
+from small_pretraining import in_floats_of, settings, train_small
 from task_groups import ASKED, LOSS, batches, groups, small_network
 
 from roibeam.pipelines.finetuning.metrics.measure import Measure
@@ -20,7 +17,7 @@ from roibeam.pipelines.finetuning.run.group_task import GroupTask
 from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.task import DownstreamTask, Judge, Prediction, TaskSplit
 from roibeam.pipelines.training.hooks import TrainResult
-from roibeam.pipelines.training.loop import make_accelerator, train
+from roibeam.pipelines.training.loop import make_accelerator
 from roibeam.pipelines.training.processes import shared_out
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -89,10 +86,8 @@ class SmallFinetuning:
             workers=self.workers,
         )  # fmt: skip
         torch.manual_seed(0)
-        description: dict[str, Any] = {"kind": "small", "data": {"batch_size": self.batch_size}}
-        return train(
-            task, self.config, self.folder, description=description, resume="auto", stop_at_step=self.stop_at_step
-        )
+        place = {"batch_size": self.batch_size, "stop_at_step": self.stop_at_step}
+        return train_small(task, self.config, self.folder, **place)
 
 
 @dataclass(frozen=True)

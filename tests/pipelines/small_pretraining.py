@@ -1,7 +1,5 @@
 """Pre-training of any objective on ten drawn rows, for tests of the loop in any process."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +15,7 @@ from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.task import PretrainTask, RowsTask, TextTask
 from roibeam.pipelines.training.hooks import TrainResult
 from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.task import TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
 
 AnyBatch = TypeVar("AnyBatch", bound=Any)
@@ -50,14 +49,13 @@ class SmallTextTask(SmallTask, TextTask):
 def in_floats_of(batch: AnyBatch, dtype: torch.dtype) -> AnyBatch:
     """A dataclass with all of its floating point tensors in one type."""
     parts = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    floats = {
-        name: part.to(dtype) for name, part in parts.items() if isinstance(part, Tensor) and part.is_floating_point()
-    }
-    return dataclasses.replace(batch, **floats)
+    floats = {name: each for name, each in parts.items() if isinstance(each, Tensor) and each.is_floating_point()}
+    return dataclasses.replace(batch, **{name: each.to(dtype) for name, each in floats.items()})
 
 
 def digest(sample: VLBatch) -> str:
-    """Of all that is drawn for one row: its words, what is predicted and hidden, its pair; padding left out."""
+    """Of all that is drawn for one row: its words, what is predicted and hidden, its pair, its targets; padding left
+    out."""
     text, regions = sample.text_mask[0], sample.region_mask[0]
     parts: list[Any] = [sample.sample_ids, sample.draw_seeds, sample.text_ids[0, text].tolist()]
     parts += [sample.region_boxes[0, regions].tolist()]
@@ -65,8 +63,12 @@ def digest(sample: VLBatch) -> str:
     parts.append(sample.masked_regions[0, regions].tolist())
     if sample.text_labels is not None:
         parts.append(sample.text_labels[0, text].tolist())
-    if sample.region_target_mask is not None:
+    targets = sample.region_targets
+    if targets is not None and sample.region_target_mask is not None:
         parts.append(sample.region_target_mask[0, regions].tolist())
+        parts.append((targets if targets.ndim == 2 else targets[0, regions]).tolist())
+    if sample.whole_image_features is not None and regions.any():
+        parts.append(sample.whole_image_features.tolist())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -110,6 +112,14 @@ def settings(**changes: Any) -> TrainConfig:
     return TrainConfig(**(defaults | changes))
 
 
+def train_small(
+    task: TrainTask, config: TrainConfig, folder: Path, *, batch_size: int, stop_at_step: int | None = None
+) -> TrainResult:
+    """A run that goes on where there is one."""
+    description = {"kind": "small", "data": {"batch_size": batch_size}}
+    return train(task, config, folder, description=description, resume="auto", stop_at_step=stop_at_step)
+
+
 @dataclasses.dataclass(frozen=True)
 class Training:
     """A run, to be called in a process of its own; what it saw is left in `folder`.seen-<rank>."""
@@ -124,10 +134,8 @@ class Training:
         import os
 
         task = make_task(batch_size=self.batch_size, **self.task)
-        description = {"kind": "small", "data": {"batch_size": self.batch_size}}
-        result = train(
-            task, self.config, self.folder, description=description, resume="auto", stop_at_step=self.stop_at_step
-        )
+        place = {"batch_size": self.batch_size, "stop_at_step": self.stop_at_step}
+        result = train_small(task, self.config, self.folder, **place)
         seen = self.folder.with_name(f"{self.folder.name}.seen-{os.environ.get('RANK', '0')}")
         with seen.open("a") as file:
             file.writelines(f"{each}\n" for each in task.seen)

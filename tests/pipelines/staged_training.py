@@ -1,7 +1,5 @@
 """A run in stages that is killed while it notes what is done, in a process of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

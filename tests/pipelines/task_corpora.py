@@ -1,7 +1,5 @@
 """The texts of a task with made records of their images."""
 
-from __future__ import annotations
-
 from captioned_records import FakeStore, make_record
 
 from roibeam.pipelines.data.captions.captioned_store import UsableCaptions, join_task_texts

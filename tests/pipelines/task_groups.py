@@ -1,7 +1,5 @@
 """Small groups of every form over made records, the networks of all systems, and batches of them."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, cast
 
@@ -74,9 +72,8 @@ def small_network(
     own: Any = named.model_class.config_class
     dropouts = {name: dropout for name in own.own_fields() if name.endswith("dropout")}
     fields = {**TINY, **SIZES.get(system, {}), **dropouts}
-    config = named.sizes["small"](
-        vocab_size=tokenizer().vocab_size, region_feature_size=WIDTH, max_position_embeddings=64, **fields
-    )
+    fields |= {"vocab_size": tokenizer().vocab_size, "region_feature_size": WIDTH, "max_position_embeddings": 64}
+    config = named.sizes["small"](**fields)
     network = started_network(named, named.model_class(config), asked or ASKED[kind], head, source="a test")
     network.module.eval()
     drop(network.module, dropout)
@@ -95,10 +92,11 @@ def drop(network: torch.nn.Module, share: float) -> None:
 
 
 def batches(
-    network: TaskNetwork, system: str, kind: str, *, options: LayoutOptions | None = None, blind: bool = False
-) -> GroupBatches:
-    loss = loss_named(ASKED[kind].form, LOSS[kind])
+    network: TaskNetwork, system: str, kind: str, *, options: LayoutOptions | None = None, blind: bool = False,
+    loss: str = "", records: Any = None,
+) -> GroupBatches:  # fmt: skip
+    """`loss` in place of the one of the kind, `records` of the store of captions."""
     return GroupBatches(
-        SYSTEMS[system], network.encoder_config, tokenizer(), options or LayoutOptions(), ASKED[kind], store(),
-        loss=loss, blind=blind,
+        SYSTEMS[system], network.encoder_config, tokenizer(), options or LayoutOptions(), ASKED[kind],
+        records or store(), loss=loss_named(ASKED[kind].form, loss or LOSS[kind]), blind=blind,
     )  # fmt: skip

@@ -1,7 +1,5 @@
 """`train.activation_checkpointing`: less memory, the same run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,10 +1,7 @@
 """VisualBERT's alignment of words with the boxes that they name, as VCR's texts have it."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,8 @@ import numpy as np
 import pytest
 from captioned_records import WIDTH, FakeStore, make_record
 from task_corpora import corpus_of, joined
+from tiny_commands import Cli, ok, refused
+from toy_training import log_of
 
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.data.batches.sample import collate
@@ -20,8 +19,6 @@ from roibeam.pipelines.data.captions.task_texts import Mention, TaskCorpus, Task
 from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
-
-Cli = Callable[..., Any]
 
 NAMING = {
     "img_fn": "a/b.jpg", "annot_id": "train-0", "objects": ["person", "cup", "person", "sports ball"],
@@ -54,16 +51,13 @@ def test_words_that_name_boxes_are_read_with_their_places(tmp_path: Path) -> Non
     assert corpus.text(0).first == "Xylophonists like Casey cup ?"
     assert corpus.text(0).following == ("Riley 's sports ball and Casey .",)
     assert corpus.text(0).mentions == ((0, 2, 2), (0, 3, 1), (1, 0, 0), (1, 2, 3), (1, 5, 2))
-    assert corpus.text(5).mentions[2:] == ((0, 5, 0), (0, 7, 3), (0, 10, 2)) and corpus.text(1).mentions == (
-        (0, 2, 2),
-        (0, 3, 1),
-    )
+    assert corpus.text(5).mentions[2:] == ((0, 5, 0), (0, 7, 3), (0, 10, 2))
+    assert corpus.text(1).mentions == ((0, 2, 2), (0, 3, 1))
 
 
 def test_what_is_left_of_the_rows_keeps_its_places(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text(
-        "".join(json.dumps(NAMING | {"img_fn": f"a/{name}.jpg"}) + "\n" for name in "bcd")
-    )
+    rows_of_file = [json.dumps(NAMING | {"img_fn": f"a/{name}.jpg"}) + "\n" for name in "bcd"]
+    (tmp_path / "train.jsonl").write_text("".join(rows_of_file))
     corpus = corpus_of(TaskTexts([tmp_path / "train.jsonl"]))
     store, rows = joined(TaskTexts([tmp_path / "train.jsonl"]))
     for fewer in (rows.without(["a/b"]), rows.share_of_images(0.7, 0)):
@@ -74,10 +68,8 @@ def test_what_is_left_of_the_rows_keeps_its_places(tmp_path: Path) -> None:
 
 
 def test_mentions_are_in_the_digest_of_texts_that_have_some(tmp_path: Path) -> None:
-    texts = [
-        TaskCorpusText("x y", ("a",), True, mentions) for mentions in ((), (Mention(0, 1, 0),), (Mention(0, 1, 1),))
-    ]
-    tables = [TaskTable(["a"], [((0,), text)]) for text in texts]
+    named = ((), (Mention(0, 1, 0),), (Mention(0, 1, 1),))
+    tables = [TaskTable(["a"], [((0,), TaskCorpusText("x y", ("a",), True, mentions))]) for mentions in named]
     assert len({digest_of_captions([table]) for table in tables}) == 3
     # Without any it is what runs have recorded that began before there were some.
     assert tables[0].facts() == b"" + b"\x01" + bytes([False])
@@ -133,9 +125,8 @@ def test_words_that_are_cut_are_counted(tmp_path: Path) -> None:
         left = [named_by_region(corpus, sampler, row) for row in range(len(corpus))]
         all_words, found = (sum(len(each) for row in of for each in row.values()) for of in (whole, left))
         (note,) = sampler.notes_of_cuts(corpus)
-        assert found < all_words and note.startswith(
-            f"{all_words - found} words of {all_words} that name a box cut from"
-        )
+        assert found < all_words
+        assert note.startswith(f"{all_words - found} words of {all_words} that name a box cut from")
 
 
 def test_alignment_is_padded_in_a_batch(tmp_path: Path) -> None:
@@ -159,52 +150,38 @@ def test_a_region_that_a_word_names_and_the_record_has_not(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_run_on_vcr_and_its_own_boxes(
-    roibeam: Cli, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_run_on_vcr_and_its_own_boxes(roibeam: Cli, extract: Cli, made_data: Path, tmp_path: Path) -> None:
     folder = made_data / "formats" / "vcr"
     photos = folder / "vcr1images"
     for store, boxes in (("given", ("--boxes", photos)), ("detected", ())):
-        done = roibeam("extract", photos, tmp_path / store, *boxes, *tiny_network)
-        assert done.code == 0, done.err
+        ok(extract(photos, tmp_path / store, *boxes))
     tiny = ("hidden_size=24", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=48")
     options: tuple[Any, ...] = ("--system", "visualbert", "--task-text", folder / "train.jsonl", "--steps", 2)
     options += ("--batch-size", 8, "--set", "sampling.text_form=task_text")
     options += tuple(part for each in tiny for part in ("--set", f"model.{each}"))
     aligned = ("--set", "sampling.aligned_words=first_piece")
     given = ("--store", tmp_path / "given")
-    done = roibeam("pretrain", tmp_path / "run", *given, *options, *aligned, "--inspect-batch", 8)
-    assert done.code == 0, done.err
-    page = (tmp_path / "run" / "batch.html").read_text()
-    assert len(re.findall(r"<sub>\d+</sub>", page)) > 8
-    without = roibeam("pretrain", tmp_path / "without", *given, *options)
-    assert without.code == 0, without.err
-    losses = [
-        json.loads((tmp_path / run / "log.jsonl").read_text().splitlines()[0])["loss"] for run in ("run", "without")
-    ]
-    assert losses[0] != losses[1]
-    refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "detected", *options, *aligned)
-    assert refused.code == 1 and "does not say that its regions are given boxes; extract with" in refused.err
+    ok(roibeam("pretrain", tmp_path / "run", *given, *options, *aligned, "--inspect-batch", 8))
+    assert len(re.findall(r"<sub>\d+</sub>", (tmp_path / "run" / "batch.html").read_text())) > 8
+    ok(roibeam("pretrain", tmp_path / "without", *given, *options))
+    assert log_of(tmp_path / "run")[0]["loss"] != log_of(tmp_path / "without")[0]["loss"]
+
+    def refusal(store: str, options: tuple[Any, ...] = options) -> str:
+        return refused(roibeam("pretrain", tmp_path / "no", "--store", tmp_path / store, *options, *aligned))
+
+    assert "does not say that its regions are given boxes; extract with" in refusal("detected")
     # Boxes of another file, of which one photo has too few.
     rows = [
         {"image_id": str(path.relative_to(photos).with_suffix("")), "boxes": [[0, 0, 9, 9]] * count}
         for path, count in zip(sorted(photos.rglob("*.jpg")), [1, *[40] * 99], strict=False)
     ]
     (tmp_path / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = roibeam("extract", photos, tmp_path / "few", "--boxes", tmp_path / "boxes.jsonl", *tiny_network)
-    assert done.code == 0, done.err
-    refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "few", *options, *aligned)
-    assert refused.code == 1 and re.search(
-        r"a word names box \d, counted from 0, of 'pack/\d+', which has 1", refused.err
-    )
+    ok(extract(photos, tmp_path / "few", "--boxes", tmp_path / "boxes.jsonl"))
+    assert re.search(r"a word names box \d, counted from 0, of 'pack/\d+', which has 1", refusal("few"))
     # A copy that left regions out numbers the others anew.
-    copied = roibeam("store", "copy", tmp_path / "given", tmp_path / "copy", "--max-regions", 30)
-    assert copied.code == 0, copied.err
-    refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "copy", *options, *aligned)
-    assert refused.code == 1 and "name boxes by number, and this copy left some of them out" in refused.err
+    ok(roibeam("store", "copy", tmp_path / "given", tmp_path / "copy", "--max-regions", 30))
+    assert "name boxes by number, and this copy left some of them out" in refusal("copy")
     nlvr2 = made_data / "formats" / "nlvr2"
-    done = roibeam("extract", nlvr2 / "images", tmp_path / "nlvr2", *tiny_network)
-    assert done.code == 0, done.err
+    ok(extract(nlvr2 / "images", tmp_path / "nlvr2"))
     other = ("--system", "visualbert", "--task-text", nlvr2 / "train.json", "--set", "sampling.text_form=task_text")
-    refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "nlvr2", *other, *aligned)
-    assert refused.code == 1 and "no word of these texts names a box, as VCR's do" in refused.err
+    assert "no word of these texts names a box, as VCR's do" in refusal("nlvr2", other)

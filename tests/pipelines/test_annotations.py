@@ -1,7 +1,5 @@
 """Captions and labels of a store: written with it, checked, shown, carried by copies, trained on."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -10,13 +8,13 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tiny_commands import tiny_run
+from tiny_commands import Cli, ok, one_line, tiny_run
+from toy_training import log_of
 
 from roibeam.features.annotations import Annotation, write_annotations
 from roibeam.features.folders.durable_files import write_json_atomically
@@ -26,12 +24,13 @@ from roibeam.features.verify import verify_store
 from roibeam.pipelines.data.captions.caption_files import annotation_of, read_annotations
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
 TINY_MODEL = tiny_run(steps=3)
+Words = tuple[object, ...]
+Samples, Store = tuple[Path, Path], tuple[Path, Words]
 
 
 @pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     """Six pictures, the third of which cannot be read, and captions of the first five."""
     folder = tmp_path_factory.mktemp("samples")
     captions = draw_samples(folder, count=6)
@@ -45,15 +44,12 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def store(
-    roibeam: Cli, samples: tuple[Path, Path], tmp_path: Path, tiny_network: tuple[str, ...]
-) -> tuple[Path, tuple[object, ...]]:
+def store(roibeam: Cli, samples: Samples, tmp_path: Path, tiny_network: Words) -> Store:
     """A copy of the store of these pictures, two in a shard, and the command that goes on with it."""
     made = samples[0].parent / "store"
     options = ("--captions", samples[1], "--shard-size", 2, "--max-failures", 1, *tiny_network)
     if not made.exists():
-        done = roibeam("extract", samples[0], made, *options)
-        assert done.code == 0, done.err
+        done = ok(roibeam("extract", samples[0], made, *options))
         assert "note: 6 of 6 captions joined (6 by id); 5 of 5 captioned images found" in done.out
         assert "note: 1 image without caption: sample_00005" in done.out
     shutil.copytree(made, tmp_path / "store")
@@ -65,14 +61,7 @@ def rows_of(path: Path) -> list[Annotation]:
         return list(read_annotations(store))
 
 
-def one_line(result: Any) -> str:
-    assert result.code == 1 and "Traceback" not in result.err, result.err
-    return str(result.err.splitlines()[-1])
-
-
-def test_a_store_keeps_captions_of_images_with_a_record(
-    roibeam: Cli, store: tuple[Path, Any], samples: tuple[Path, Path]
-) -> None:
+def test_a_store_keeps_captions_of_images_with_a_record(roibeam: Cli, store: Store, samples: Samples) -> None:
     path, command = store
     said = json.loads(samples[1].read_text())
     texts = {each["image_id"]: each["caption"] for each in reversed(said["annotations"])}
@@ -101,7 +90,7 @@ def test_a_store_keeps_captions_of_images_with_a_record(
 
 @pytest.mark.slow
 def test_the_digest_of_a_store_is_that_of_its_records(
-    roibeam: Cli, store: tuple[Path, Any], tmp_path: Path, samples: tuple[Path, Path], tiny_network: tuple[str, ...]
+    roibeam: Cli, store: Store, tmp_path: Path, samples: Samples, tiny_network: Words
 ) -> None:
     plain = roibeam("extract", samples[0], tmp_path / "plain", "--max-failures", 1, *tiny_network)
     assert plain.code == 0 and not (tmp_path / "plain" / ANNOTATIONS_NAME).exists()
@@ -111,25 +100,20 @@ def test_the_digest_of_a_store_is_that_of_its_records(
     assert "captions        none" in roibeam("store", "info", tmp_path / "plain").out
 
 
-def damage(path: Path, how: str) -> None:
-    table = path / ANNOTATIONS_NAME
-    if how == "missing":
-        table.unlink()
-    elif how == "cut":
-        table.write_bytes(table.read_bytes()[:-9])
-    else:
-        write_annotations(path, [[Annotation("sample_00000", ("of another run",), ())]])
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "missing": lambda table: table.unlink(),
+    "cut": lambda table: table.write_bytes(table.read_bytes()[:-9]),
+    "stale": lambda table: write_annotations(table.parent, [[Annotation("sample_00000", ("of another run",), ())]]),
+}
 
 
 @pytest.mark.parametrize(
     "how", [pytest.param("missing", marks=pytest.mark.slow), pytest.param("cut", marks=pytest.mark.slow), "stale"]
 )
-def test_a_damaged_table_is_one_line_and_written_again(
-    roibeam: Cli, store: tuple[Path, Any], tmp_path: Path, how: str
-) -> None:
+def test_a_damaged_table_is_one_line_and_written_again(roibeam: Cli, store: Store, tmp_path: Path, how: str) -> None:
     path, command = store
     before = rows_of(path)
-    damage(path, how)
+    DAMAGE[how](path / ANNOTATIONS_NAME)
     words = "No such file" if how == "missing" else "is damaged or of another run"
     for line in (
         one_line(roibeam("store", "show", path)),
@@ -151,9 +135,7 @@ def test_a_damaged_table_is_one_line_and_written_again(
         ([Annotation("sample_00000", ("a",), ())] * 2, "it has 2 captions and 0 labels of 1 images"),
     ],
 )
-def test_deep_verification_reads_the_rows(
-    roibeam: Cli, store: tuple[Path, Any], rows: list[Annotation], words: str
-) -> None:
+def test_deep_verification_reads_the_rows(roibeam: Cli, store: Store, rows: list[Annotation], words: str) -> None:
     restate(store[0], rows)
     assert roibeam("store", "verify", store[0]).code == 0
     verified = roibeam("store", "verify", store[0], "--deep")
@@ -167,7 +149,7 @@ def restate(path: Path, rows: list[Annotation]) -> None:
     write_json_atomically(path / "manifest.json", replace(manifest, annotations=entry).to_json())
 
 
-def test_a_table_of_other_columns_is_one_line(roibeam: Cli, store: tuple[Path, Any], tmp_path: Path) -> None:
+def test_a_table_of_other_columns_is_one_line(roibeam: Cli, store: Store, tmp_path: Path) -> None:
     path = store[0]
     pq.write_table(pa.table({"image_id": ["sample_00000"], "captions": ["no list"]}), path / ANNOTATIONS_NAME)
     data = (path / ANNOTATIONS_NAME).read_bytes()
@@ -175,13 +157,12 @@ def test_a_table_of_other_columns_is_one_line(roibeam: Cli, store: tuple[Path, A
     assert manifest.annotations is not None
     entry = replace(manifest.annotations, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     write_json_atomically(path / "manifest.json", replace(manifest, annotations=entry).to_json())
-    assert "its columns are image_id, captions, expected" in one_line(
-        roibeam("pretrain", tmp_path / "run", "--store", path, *TINY_MODEL)
-    )
+    line = one_line(roibeam("pretrain", tmp_path / "run", "--store", path, *TINY_MODEL))
+    assert "its columns are image_id, captions, expected" in line
     assert ANNOTATIONS_NAME in one_line(roibeam("store", "show", path))
 
 
-def test_manifest_entries_of_another_shape_are_refused(store: tuple[Path, Any]) -> None:
+def test_manifest_entries_of_another_shape_are_refused(store: Store) -> None:
     content = json.loads((store[0] / "manifest.json").read_text())
     for change, words in (
         ({"file": "../x"}, "annotations: file must be a plain file name"),
@@ -193,11 +174,8 @@ def test_manifest_entries_of_another_shape_are_refused(store: tuple[Path, Any]) 
     assert StoreManifest.from_json({**content, "annotations": None}, "m.json").annotations is None
 
 
-# ---- copies
-
-
 def test_copies_carry_what_is_said_of_their_images(
-    roibeam: Cli, store: tuple[Path, Any], samples: tuple[Path, Path], tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, store: Store, samples: Samples, tmp_path: Path, tiny_network: Words
 ) -> None:
     whole = rows_of(store[0])
     assert roibeam("store", "copy", store[0], tmp_path / "copy", "--shard-size", 100).code == 0
@@ -206,9 +184,8 @@ def test_copies_carry_what_is_said_of_their_images(
     assert roibeam("store", "copy", store[0], tmp_path / "part", "--ids", tmp_path / "ids.txt").code == 0
     assert rows_of(tmp_path / "part") == [row for row in whole if row.image_id == "sample_00001"]
     # Another store of the same pictures, with captions of two, one of them the same text.
-    (tmp_path / "c.tsv").write_text(
-        f"{whole[0].captions[0]}\tsample_00000.png\nnew\tsample_00000.png\nfive\tsample_00005\n"
-    )
+    lines = (f"{whole[0].captions[0]}\tsample_00000.png", "new\tsample_00000.png", "five\tsample_00005\n")
+    (tmp_path / "c.tsv").write_text("\n".join(lines))
     options = ("--captions", tmp_path / "c.tsv", "--max-failures", 1, *tiny_network)
     assert roibeam("extract", samples[0], tmp_path / "other", *options).code == 0
     merge = ("store", "copy", store[0], tmp_path / "other", tmp_path / "both", "--shard-size", 3)
@@ -220,7 +197,7 @@ def test_copies_carry_what_is_said_of_their_images(
     assert roibeam(*merge).code == 0  # again: nothing to do, nothing in the way
 
 
-def test_labels_travel_too(store: tuple[Path, Any], roibeam: Cli, tmp_path: Path) -> None:
+def test_labels_travel_too(store: Store, roibeam: Cli, tmp_path: Path) -> None:
     rows = [Annotation("sample_00000", (), ("dog", "n01440764")), Annotation("sample_00001", ("a",), ("7",))]
     restate(store[0], rows)
     assert roibeam("store", "copy", store[0], tmp_path / "copy").code == 0
@@ -231,42 +208,29 @@ def test_labels_travel_too(store: tuple[Path, Any], roibeam: Cli, tmp_path: Path
         assert annotation_of(opened, "sample_00001") == rows[1] and annotation_of(opened, "sample_00003") is None
 
 
-# ---- training
-
-
 def test_pretraining_on_a_stores_own_captions_is_that_on_their_file(
-    roibeam: Cli, store: tuple[Path, Any], samples: tuple[Path, Path], tmp_path: Path
+    roibeam: Cli, store: Store, samples: Samples, tmp_path: Path
 ) -> None:
+    content = json.loads(samples[1].read_text())  # in the order of a store, which is that of the images
+    content["annotations"].sort(key=lambda each: each["image_id"])
+    (tmp_path / "ordered.json").write_text(json.dumps(content))
     places: dict[str, list[object]] = {
         "own": [store[0]],
         "staged": [store[0].as_uri(), "--cache-dir", tmp_path / "disk"],
-        "file": [store[0], "--captions", ordered(samples[1])],
+        "file": [store[0], "--captions", tmp_path / "ordered.json"],
     }
     losses = {}
     for name, place in places.items():
-        done = roibeam("pretrain", tmp_path / name, *TINY_MODEL, "--store", *place)
-        assert done.code == 0, done.err
-        log = (tmp_path / name / "log.jsonl").read_text().splitlines()
-        losses[name] = [json.loads(line)["loss"] for line in log]
+        done = ok(roibeam("pretrain", tmp_path / name, *TINY_MODEL, "--store", *place))
+        losses[name] = [line["loss"] for line in log_of(tmp_path / name)]
         if name != "file":
-            assert (
-                "5 of 5 captions joined (5 by id)" in done.err and "1 image without caption: sample_00005" in done.err
-            )
+            assert "5 of 5 captions joined (5 by id)" in done.err
+            assert "1 image without caption: sample_00005" in done.err
     assert losses["own"] == losses["staged"] == losses["file"]
     assert (tmp_path / "disk" / ANNOTATIONS_NAME).read_bytes() == (store[0] / ANNOTATIONS_NAME).read_bytes()
 
 
-def ordered(captions: Path) -> Path:
-    """The same captions in the order of their images, which is a store's."""
-    content = json.loads(captions.read_text())
-    content["annotations"].sort(key=lambda each: each["image_id"])
-    captions.with_name("ordered.json").write_text(json.dumps(content))
-    return captions.with_name("ordered.json")
-
-
-def test_a_store_without_captions_asks_for_a_file(
-    roibeam: Cli, store: tuple[Path, Any], samples: tuple[Path, Path], tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_store_without_captions_asks_for_a_file(roibeam: Cli, store: Store, tmp_path: Path) -> None:
     restate(store[0], [Annotation("sample_00000", (), ("dog",))])
     line = one_line(roibeam("pretrain", tmp_path / "run", "--store", store[0], *TINY_MODEL))
     assert "has no captions of its own; name a caption file with --captions" in line
@@ -274,7 +238,7 @@ def test_a_store_without_captions_asks_for_a_file(
 
 
 @pytest.mark.slow
-def test_a_staged_table_that_arrives_damaged_is_refused(roibeam: Cli, store: tuple[Path, Any], tmp_path: Path) -> None:
+def test_a_staged_table_that_arrives_damaged_is_refused(roibeam: Cli, store: Store, tmp_path: Path) -> None:
     there = tmp_path / "there"
     shutil.copytree(store[0], there)
     command = ("pretrain", tmp_path / "run", "--store", there.as_uri(), "--cache-dir", tmp_path / "disk", *TINY_MODEL)
@@ -287,23 +251,18 @@ def test_a_staged_table_that_arrives_damaged_is_refused(roibeam: Cli, store: tup
     assert roibeam(*command).code == 0
 
 
-def test_verify_knows_the_table_as_part_of_the_store(store: tuple[Path, Any]) -> None:
+def test_verify_knows_the_table_as_part_of_the_store(store: Store) -> None:
     assert verify_store(store[0]) == []
     (store[0] / ".annotations.parquet.1.tmp").touch()
     assert [problem.leftover for problem in verify_store(store[0])] == [True]
 
 
 @pytest.mark.parametrize("what", ["pipe", "device"])
-def test_what_is_no_file_in_the_tables_place_hangs_no_command(
-    roibeam: Cli, store: tuple[Path, Any], tmp_path: Path, what: str
-) -> None:
+def test_no_file_in_the_tables_place_hangs_no_command(roibeam: Cli, store: Store, tmp_path: Path, what: str) -> None:
     """A pipe without a writer was waited for, for ever."""
     path = store[0] / ANNOTATIONS_NAME
     path.unlink()
-    if what == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
+    os.mkfifo(path) if what == "pipe" else path.symlink_to("/dev/zero")
 
     def hung(number: int, frame: object) -> None:
         raise TimeoutError("this command hangs")
@@ -321,15 +280,12 @@ def test_what_is_no_file_in_the_tables_place_hangs_no_command(
     assert verify_store(store[0]) == [] and path.is_file() and not path.is_symlink()
 
 
-def test_a_store_at_a_url_has_its_table_there(
-    roibeam: Cli, store: tuple[Path, Any], samples: tuple[Path, Path], tiny_network: tuple[str, ...]
-) -> None:
+def test_a_store_at_a_url_has_its_table_there(roibeam: Cli, store: Store) -> None:
     url = f"memory://{store[0].parent.name}/store"
-    command = ("extract", samples[0], url, *store[1][3:])
+    command = (*store[1][:2], url, *store[1][3:])
     files = fsspec.filesystem("memory")
     try:
-        done = roibeam(*command)
-        assert done.code == 0, done.err
+        ok(roibeam(*command))
         data = files.cat_file(f"{url}/{ANNOTATIONS_NAME}")
         assert data == (store[0] / ANNOTATIONS_NAME).read_bytes()
         manifest = StoreManifest.from_json(json.loads(files.cat_file(f"{url}/manifest.json")), url)

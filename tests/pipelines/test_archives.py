@@ -1,7 +1,5 @@
 """Archives read in place: what they give, and what damaged, hostile and changed ones do."""
 
-from __future__ import annotations
-
 import io
 import os
 import random
@@ -10,9 +8,10 @@ import tarfile
 import tracemalloc
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
+from typing import Any
 
 import pytest
 from small_files import write_tar
@@ -29,14 +28,12 @@ from roibeam.pipelines.common.locations import (
 from roibeam.pipelines.data.source_kinds import open_source
 
 FILES = {
-    "a.jpg": b"first" * 300,
-    "sub/é 🐱.jpg": b"second" * 400,
-    "sub/" + "long-" * 40 + ".png": b"third",
+    "a.jpg": b"first" * 300, "sub/é 🐱.jpg": b"second" * 400, "sub/" + "long-" * 40 + ".png": b"third",
     "tail.jpg": b"",
-}
+}  # fmt: skip
 
 
-def write_zip(path: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+def write_zip(path: Path, files: Mapping[Any, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
@@ -74,13 +71,9 @@ def test_threads_read_one_zip_and_more_zips_than_stay_open(tmp_path: Path) -> No
             if data != bytes([int(wanted[location].stem), int(name)]) * 5000:
                 wrong.append(location)
 
-    threads = [Thread(target=read, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert len(locations._archives._open) <= locations.OPEN_ARCHIVES
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(read, range(6)))
+    assert not wrong and len(locations._archives._open) <= locations.OPEN_ARCHIVES
 
 
 def test_what_is_no_file_of_the_archive_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -104,12 +97,8 @@ def test_what_is_no_file_of_the_archive_is_left_out_and_counted(tmp_path: Path) 
     ]
     link = zipfile.ZipInfo("link.jpg")
     link.external_attr, link.create_system = 0o120777 << 16, 3
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
-        archive.writestr(link, "/etc/passwd")
-        archive.writestr("../up.jpg", "x")
-        archive.writestr("a/", "")
-        archive.writestr("a/ok.jpg", "x")
-    source = open_source(str(tmp_path / "x.zip"))
+    files = {link: b"/etc/passwd", "../up.jpg": b"x", "a/": b"", "a/ok.jpg": b"x"}
+    source = open_source(str(write_zip(tmp_path / "x.zip", files)))
     assert [image.image_id for image in source.images] == ["a/ok"]
     assert "1 link, 1 path that leaves the archive" in source.notes[0]
 

@@ -1,7 +1,5 @@
 """Scripts of bench/ keep up with what they measure: each imports, and some run at a tiny size. No figure is judged."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess
@@ -47,9 +45,8 @@ def test_it_imports(script: str) -> None:
 
 @pytest.mark.slow
 def test_the_engine_prints_its_bars_and_stages() -> None:
-    rows = {
-        cells[0]: cells[1:] for cells in cells_of(printed("engine.py", "--images=12", "--shard-size=7", "--rounds=1"))
-    }
+    table = cells_of(printed("engine.py", "--images=12", "--shard-size=7", "--rounds=1"))
+    rows = {cells[0]: cells[1:] for cells in table}
     for arm, bar in (("plain", 150), ("plain +classes", 150), ("beam", 135), ("beam +classes", 135)):
         assert rows[arm][2].startswith(f"{bar}: ")
     assert all(float(rows[stage][1]) > 0 for stage in ("decode", "digest it (SHA-256)", "commit"))
@@ -59,9 +56,8 @@ def test_the_engine_prints_its_bars_and_stages() -> None:
 def test_every_mode_is_compared_with_exact(photos: Path) -> None:
     small = ("--true-size", "0", "--toy", "1", "--threads", "1")
     rows = cells_of(printed("mode_errors.py", "--images", str(photos), *small))[2:]
-    assert [(row[0], row[1].split(",")[0]) for row in rows] == [
-        (mode, network) for network in ("small", "toy") for mode in ("batched", "bf16")
-    ]
+    expected = [(mode, network) for network in ("small", "toy") for mode in ("batched", "bf16")]
+    assert [(row[0], row[1].split(",")[0]) for row in rows] == expected
     for row in rows:
         assert 0.99 < float(row[3]) <= float(row[4]) <= 1.0000001
 

@@ -1,12 +1,10 @@
 """Starting from a published BERT: files that transformers writes, and a hub on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,19 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from evaluated_models import MODELS
 from finetune_requests import request
 from tiny_commands import Cli, Pictures, ok, one_line
 from transformers import BertConfig, BertForPreTraining, BertModel
 
-from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import VLBatch
-from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
-from roibeam.model.vilbert.encoder import ViLbertConfig
-from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
-from roibeam.model.vlbert.config import VLBertConfig, vlbert_task_config
-from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.config import vlbert_task_config
 from roibeam.model.vlbert.tasks import VLBertForVqa
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
@@ -41,67 +34,36 @@ from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.model_files.model_start import check_words_of_bert, read_bert, start_from_bert
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 40,
-    "max_position_embeddings": 64,
-}
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *"abcdefghijklmnopqrstuvwxyz",
-    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
-]
-MODELS: dict[str, Callable[..., Any]] = {
-    "VL-BERT": lambda **sizes: VLBertForPreTraining(VLBertConfig(**sizes, coordinate_embedding_size=16)),
-    "ViLBERT": lambda **sizes: ViLbertForPreTraining(
-        ViLbertConfig(**sizes, text_co_attention=(1,), image_co_attention=(0,), image_num_hidden_layers=1)
-    ),
-    "single stream": lambda **sizes: SingleStreamForPreTraining(SingleStreamConfig(**sizes)),
-    "VisualBERT": lambda **sizes: VisualBertForPreTraining(VisualBertConfig(**sizes)),
-    "ImageBERT": lambda **sizes: ImageBertForPreTraining(ImageBertConfig(**sizes)),
-    "InterBERT": lambda **sizes: InterBertForPreTraining(
-        interbert_config(
-            **(sizes | {"num_hidden_layers": 1}),
-            text_num_hidden_layers=1,
-            image_num_hidden_layers=1,
-            image_num_attention_heads=2,
-        )
-    ),
-}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+OWN = {"InterBERT": {"num_hidden_layers": 1}}  # beside one for the text alone
 
 
 def save_bert(folder: Path, *, heads: bool = True, safe: bool = True) -> Any:
     torch.manual_seed(0)
     kind = BertForPreTraining if heads else BertModel
-    bert = kind(BertConfig(**SIZES, vocab_size=len(WORDS))).eval()
+    bert = kind(BertConfig(**SIZES, max_position_embeddings=64, vocab_size=len(WORDS))).eval()
     folder.mkdir(parents=True)
     if safe:
         bert.save_pretrained(folder)
     else:
         bert.config.save_pretrained(folder)
         # As files of 2019 name LayerNorms.
-        old = {n.replace("LayerNorm.weight", "LayerNorm.gamma"): t for n, t in bert.state_dict().items()}
-        torch.save(
-            {n.replace("LayerNorm.bias", "LayerNorm.beta"): t.clone() for n, t in old.items()},
-            folder / "pytorch_model.bin",
-        )
+        old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+        renamed = {re.sub(r"LayerNorm\.\w+$", lambda n: old[n[0]], n): t.clone() for n, t in bert.state_dict().items()}
+        torch.save(renamed, folder / "pytorch_model.bin")
     (folder / "vocab.txt").write_text("\n".join(WORDS))
     return bert
 
 
 @pytest.mark.parametrize("heads, safe", [(True, True), (False, False)])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ("VL-BERT", "ViLBERT", "single stream", "VisualBERT", "ImageBERT", "InterBERT"))
 def test_each_model_takes_what_it_has_a_place_for(name: str, heads: bool, safe: bool, tmp_path: Path) -> None:
     theirs = save_bert(tmp_path / "bert", heads=heads, safe=safe)
     bert = read_bert(str(tmp_path / "bert"))
     torch.manual_seed(1)
-    model = MODELS[name](**bert.sizes)
+    model = MODELS[name](**bert.sizes | OWN.get(name, {}))
     drawn = {key: value.clone() for key, value in model.state_dict().items()}
     left = start_from_bert(model, bert)
     now = model.state_dict()
@@ -121,15 +83,10 @@ def test_text_alone_is_read_as_bert_reads_it(tmp_path: Path) -> None:
     ids = torch.tensor([[2, 7, 9, 3]])
     nothing = torch.zeros(1, 0, dtype=torch.bool)
     batch = VLBatch(
-        text_ids=ids,
-        text_mask=torch.ones_like(ids, dtype=torch.bool),
-        text_segments=torch.zeros_like(ids),
-        region_features=torch.zeros(1, 0, 4),
-        region_boxes=torch.zeros(1, 0, 4),
-        region_mask=nothing,
-        image_hw=torch.ones(1, 2),
-        masked_regions=nothing,
-    )
+        text_ids=ids, text_mask=torch.ones_like(ids, dtype=torch.bool), text_segments=torch.zeros_like(ids),
+        region_features=torch.zeros(1, 0, 4), region_boxes=torch.zeros(1, 0, 4), region_mask=nothing,
+        image_hw=torch.ones(1, 2), masked_regions=nothing,
+    )  # fmt: skip
     with torch.no_grad():
         states = model.encode(batch).text_states
         want = theirs.bert(ids).last_hidden_state
@@ -156,9 +113,8 @@ def test_the_bert_base_row_of_glue_is_bert(name: str, tmp_path: Path) -> None:
     assert inputs.text_segments.max() == 1
     weight, bias = (each for path, each in network.module.named_parameters() if path.startswith("head."))
     with torch.no_grad():
-        pooled = theirs(
-            inputs.text_ids, attention_mask=inputs.text_mask.long(), token_type_ids=inputs.text_segments
-        ).pooler_output
+        rest = {"attention_mask": inputs.text_mask.long(), "token_type_ids": inputs.text_segments}
+        pooled = theirs(inputs.text_ids, **rest).pooler_output
         torch.testing.assert_close(network.module(inputs), pooled @ weight.T + bias, rtol=0, atol=1e-5)
     trained = sum(each.numel() for each in network.module.parameters() if each.requires_grad)
     assert trained == sum(each.numel() for each in theirs.parameters()) + weight.numel() + bias.numel()
@@ -168,11 +124,10 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     save_bert(tmp_path / "bert")
     bert = read_bert(str(tmp_path / "bert"))
     with pytest.raises(ValueError, match="do its sizes and vocabulary fit"):
-        start_from_bert(MODELS["VL-BERT"](**(dict(bert.sizes) | {"vocab_size": 50})), bert)
+        start_from_bert(MODELS["VL-BERT"](**bert.sizes | {"vocab_size": 50}), bert)
+    task = VLBertForVqa(vlbert_task_config("vqa", **bert.sizes | {"coordinate_embedding_size": 16}))
     with pytest.raises(ValueError, match="VLBertForVqa starts from no BERT"):
-        start_from_bert(
-            VLBertForVqa(vlbert_task_config("vqa", **(bert.sizes | {"coordinate_embedding_size": 16}))), bert
-        )
+        start_from_bert(task, bert)
     config = json.loads((tmp_path / "bert" / "config.json").read_text())
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings"):
         (tmp_path / "bert" / "config.json").write_text(json.dumps(config | {name: 10**7}))
@@ -228,19 +183,13 @@ def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Cli, pictures: Picture
     theirs = save_bert(tmp_path / "bert")
     other = tmp_path / "vocab.txt"
     other.write_text("\n".join([*WORDS[:5], *reversed(WORDS[5:])]))
-    command = ("pretrain", tmp_path / "no", "--store", pictures.store, "--captions", pictures.captions)
-    refused = roibeam(*command, "--from-bert", tmp_path / "bert", "--tokenizer", other)
-    assert (
-        f"is not that of BERT {tmp_path / 'bert'}" in one_line(refused)
-        and "5 is '##z' here and 'a' there" in refused.err
-    )
+    words = ("--store", pictures.store, "--captions", pictures.captions, "--from-bert", tmp_path / "bert")
+    refused = one_line(roibeam("pretrain", tmp_path / "no", *words, "--tokenizer", other))
+    assert f"is not that of BERT {tmp_path / 'bert'}" in refused and "5 is '##z' here and 'a' there" in refused
     assert not (tmp_path / "no" / "tokenizer").exists()
-    ok(roibeam(
-        "pretrain", tmp_path / "run", "--store", pictures.store, "--captions", pictures.captions, "--steps", 1,
-        "--batch-size", 2, "--learning-rate", 1e-12, "--from-bert", tmp_path / "bert", "--system", "vlbert",
-    ))  # fmt: skip
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["recorded"]["bert"] == str(tmp_path / "bert")
+    words += ("--steps", 1, "--batch-size", 2, "--learning-rate", 1e-12, "--system", "vlbert")
+    ok(roibeam("pretrain", tmp_path / "run", *words))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["recorded"]["bert"] == str(tmp_path / "bert")
     model: Any = load_model(str(tmp_path / "run")).model
     assert model.config.hidden_size == 32 and model.config.vocab_size == len(WORDS)
     ours = model.state_dict()["vlbert.encoder.layers.1.attention.query.weight"]

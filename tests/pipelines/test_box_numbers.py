@@ -1,8 +1,6 @@
 """Models that were trained on features with six numbers of each box are asked on stores that have none: whatever is
 asked, the answer is that of features which were put together by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable
@@ -13,22 +11,18 @@ import numpy as np
 import pytest
 import torch
 from captioned_records import CAPTIONS, TINY, captioned, make_store, pretrain_with
-from evaluated_models import SIZES, VILBERT
-from tiny_commands import one_line
+from evaluated_models import SIZES, VILBERT, build
+from tiny_commands import Cli, ok, one_line
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.features.writing.store_writer import StoreWriter
 from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
-from roibeam.pipelines.analysis.attention_request import analyse_attention
-from roibeam.pipelines.analysis.evaluation.evaluate_request import evaluate
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.analysis.probe import pair_batch
-from roibeam.pipelines.analysis.probe_request import write_probe
-from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest, ProbeRequest
 from roibeam.pipelines.collection.judging.match_scores import MatchScores
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VisualBertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS
@@ -55,10 +49,6 @@ class World(NamedTuple):
     folder: Path
     store: Path
     by_hand: Path
-
-    @property
-    def tokenizer(self) -> str:
-        return str(self.folder / "tokenizer")
 
 
 def by_hand(record: RegionRecord) -> np.ndarray:
@@ -92,24 +82,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         classes = store.vocabulary["classes"]
         with StoreWriter(folder / "by-hand", feature_space="by-hand", classes=classes) as writer:
             for record in store:
-                given: dict[str, Any] = {
-                    name: getattr(record, name) for name in ("height", "width", "boxes", "class_ids", "class_scores")
-                }
+                names = ("height", "width", "boxes", "class_ids", "class_scores")
+                given: dict[str, Any] = {name: getattr(record, name) for name in names}
                 writer.write(record.image_id, features=by_hand(record), **given)
     return World(folder, folder / "store", folder / "by-hand")
 
 
-def drawn_model(model: Any) -> Any:
-    """Far from a start, where all regions look alike."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape) * 0.3)
-    return model.eval()
-
-
-def visual_bert(**fields: Any) -> VisualBertForPreTraining:
-    return cast(VisualBertForPreTraining, drawn_model(VisualBertForPreTraining(VisualBertConfig(**MODEL | fields))))
+def visual_bert(**fields: Any) -> Any:
+    return build("VisualBERT", **MODEL | fields)
 
 
 def saved(folder: Path) -> str:
@@ -135,85 +115,43 @@ def of_ucla(folder: Path) -> str:
     return str(folder / "model_state_epoch_9.th")
 
 
-def evaluated(world: World, checkpoint: str, store: Path, out: Path) -> Any:
-    captions = str(world.folder / "captions.json")
-    evaluate(
-        EvaluateRequest(
-            checkpoint=checkpoint,
-            store=str(store),
-            captions=captions,
-            out=out,
-            tokenizer=world.tokenizer,
-            device="cpu",
-        )
-    )
-    return json.loads((out / "results.json").read_text())["figures"]
-
-
-def analysed(world: World, checkpoint: str, store: Path, out: Path) -> Any:
-    analyse_attention(
-        AttentionRequest(
-            checkpoint=checkpoint,
-            store=str(store),
-            entities=str(world.folder / "entities"),
-            out=out,
-            tokenizer=world.tokenizer,
-            device="cpu",
-        )
-    )
-    pictures = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix == ".svg"}
-    return json.loads((out / "attention.json").read_text())["populations"], pictures
-
-
-def probed(world: World, checkpoint: str, store: Path, out: Path) -> Any:
-    done = write_probe(
-        ProbeRequest(
-            checkpoint=checkpoint,
-            image=image_id(3),
-            text=TEXT,
-            out=out.with_suffix(".svg"),
-            store=str(store),
-            tokenizer=world.tokenizer,
-            device="cpu",
-        )
-    )
-    return {name: value for name, value in done.numbers.items() if name != "notes"}
-
-
-@pytest.mark.parametrize("command", ["evaluate", "attention", "probe"])
-def test_what_a_file_does_not_tell_is_said(
-    command: str, world: World, tmp_path: Path, roibeam: Callable[..., Any]
-) -> None:
-    given = of_ucla(tmp_path)
-    for store, is_assumed in ((world.store, True), (world.by_hand, False)):
-        out = tmp_path / f"{store.name}.svg" if command == "probe" else tmp_path / store.name
-        done = roibeam(command, given, *asking(command, world, out), "--store", store, "--tokenizer", world.tokenizer)
-        assert done.code == 0, done.err
-        assert ("it is six numbers wider than the store's features" in done.out) == is_assumed
-
-
 def asking(command: str, world: World, out: Path) -> tuple[object, ...]:
     given: dict[str, tuple[object, ...]] = {
-        "evaluate": ("--captions", world.folder / "captions.json", "--no-retrieval"),
-        "attention": ("--entities", world.folder / "entities"),
+        "evaluate": ("--captions", world.folder / "captions.json"),
+        "attention": ("--entities", world.folder / "entities", "--max-images", 4),
         "probe": (image_id(3), TEXT),
     }
-    return (*given[command], "--out", out)
+    return (*given[command], "--tokenizer", world.folder / "tokenizer", "--out", out, "--device", "cpu")
+
+
+# Of each command the file that it writes, and what stands there of the answers alone.
+ANSWERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "evaluate": ("results.json", lambda content: content["figures"]),
+    "attention": ("attention.json", lambda content: content["populations"]),
+    "probe": ("out.json", lambda content: {name: value for name, value in content.items() if name != "notes"}),
+}
 
 
 @pytest.mark.parametrize("checkpoint", [saved, of_ucla])
-@pytest.mark.parametrize("asked", [evaluated, analysed, probed])
+@pytest.mark.parametrize("command", ANSWERS)
 def test_answers_are_those_of_features_put_together_by_hand(
-    asked: Callable[..., Any], checkpoint: Callable[[Path], str], world: World, tmp_path: Path
+    command: str, checkpoint: Callable[[Path], str], world: World, tmp_path: Path, roibeam: Cli
 ) -> None:
-    given = checkpoint(tmp_path)
-    assert asked(world, given, world.store, tmp_path / "own") == asked(
-        world, given, world.by_hand, tmp_path / "by-hand"
-    )
+    """And what the file of a checkpoint doesn't tell is said, where it is assumed."""
+    given, (name, answers_of), answers = checkpoint(tmp_path), ANSWERS[command], []
+    for store in (world.store, world.by_hand):
+        out = tmp_path / store.name
+        out.mkdir()
+        asked = asking(command, world, out / "out.svg" if command == "probe" else out)
+        done = ok(roibeam(command, given, *asked, "--store", store))
+        assert ("it is six numbers wider than the store's features" in done.out) == (store == world.store)
+        pictures = {path.name: path.read_bytes() for path in out.glob("*.svg")} if command == "attention" else {}
+        answers.append((answers_of(json.loads((out / name).read_text())), pictures))
+    assert answers[0] == answers[1] and bool(answers[0][1]) == (command == "attention")
 
 
 def test_a_judge_of_pairs_and_python_read_them_alike(world: World, tmp_path: Path) -> None:
-    given, tokenizer = saved(tmp_path), load_tokenizer(world.tokenizer)
+    given, tokenizer = saved(tmp_path), load_tokenizer(str(world.folder / "tokenizer"))
     found = load_model(given)
     with FeatureStore(world.store) as store:
         record = store[image_id(3)]
@@ -223,14 +161,13 @@ def test_a_judge_of_pairs_and_python_read_them_alike(world: World, tmp_path: Pat
     with torch.no_grad():
         batch = pair_batch(with_numbers, torch.from_numpy(tokenizer.encode(text).ids))
         expected = float(cast(Any, found.model).match_log_odds(cast(Any, found.model).encode(batch))[0])
-    scores = MatchScores(given, tokenizer=world.tokenizer)
+    scores = MatchScores(given, tokenizer=str(world.folder / "tokenizer"))
     assert scores.log_odds(record, text) == pytest.approx(expected, abs=1e-5)
 
 
 def test_what_the_run_did_decides_and_not_the_width(world: World, tmp_path: Path) -> None:
     """A model of features that are six wider by themselves, such as VinVL's, gets no numbers."""
-    given = saved(tmp_path / "checkpoints" / "step-00000001")
-    folder = Path(given).parent
+    folder = Path(saved(tmp_path / "checkpoints" / "step-00000001")).parent
     (folder / "state.json").write_text('{"step": 1}')
     for rules, is_wider in (({"box_numbers": True}, True), ({"box_numbers": False}, False), ({}, False)):
         (folder / "config.json").write_text(json.dumps({"task": {"sampling": rules}, "recorded": {}}))
@@ -264,12 +201,12 @@ def test_what_the_run_did_decides_and_not_the_width(world: World, tmp_path: Path
 )
 @pytest.mark.parametrize("command", ["evaluate", "attention", "probe"])
 def test_another_width_is_one_line_that_tells_both(
-    command: str, model: Callable[[], Any], says: str, world: World, tmp_path: Path, roibeam: Callable[..., Any]
+    command: str, model: Callable[[], Any], says: str, world: World, tmp_path: Path, roibeam: Cli
 ) -> None:
     model().save_pretrained(tmp_path / "model")
     out = tmp_path / ("out.svg" if command == "probe" else "out")
-    named = ("--store", world.store, "--tokenizer", world.tokenizer)
-    refused = one_line(roibeam(command, tmp_path / "model", *asking(command, world, out), *named))
+    asked = (*asking(command, world, out), "--store", world.store)
+    refused = one_line(roibeam(command, tmp_path / "model", *asked))
     assert says in refused
     assert "another detector" in says or "detector" not in refused
 
@@ -278,9 +215,8 @@ def test_another_width_is_one_line_that_tells_both(
 def test_training_says_which_setting_it_is(width: int) -> None:
     system, tokenizer = SYSTEMS["visualbert"], load_tokenizer("captions", [*CAPTIONS, *CAPTIONS])
     record = next(iter(make_store().values()))
-    config = VisualBertConfig(
-        **SIZES | {"region_feature_size": record.features.shape[1] + width, "vocab_size": tokenizer.vocab_size}
-    )
+    own = {"region_feature_size": record.features.shape[1] + width, "vocab_size": tokenizer.vocab_size}
+    config = VisualBertConfig(**SIZES | own)
     sampler = system.sampler(VisualBertSampling(box_numbers=not width), tokenizer, config, num_classes=0)
     with pytest.raises(ValueError, match=f"; set sampling.box_numbers={'true' if width else 'false'}") as refused:
         sampler.check(record)

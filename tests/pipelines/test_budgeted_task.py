@@ -1,8 +1,5 @@
 """Under a token budget steps have the samples, and the gradients, that they have without: in less padded batches."""
 
-from __future__ import annotations
-
-import json
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -28,6 +25,7 @@ from ranks import run_ranks, said
 from safetensors.torch import load_file
 from small_pretraining import digest, in_floats_of
 from torch import nn
+from toy_training import log_of
 
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask
@@ -54,8 +52,6 @@ def make_rows() -> tuple[FakeStore, Corpus]:
     texts = [" ".join([CAPTIONS[n % 8]] * (1 + n % 5 * 2)) for n in range(24)]
     return store, make_corpus(store, [(n // 3, text) for n, text in enumerate(texts)])
 
-
-# --- how long a row will be ---
 
 WITH_PAIRS = {"with_relationship_head": True, "with_pooler": True}
 RULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -104,9 +100,6 @@ def test_regions_are_counted_from_the_index(tokenizer: CaptionTokenizer) -> None
     assert count_regions([(store, table), (store, table)]).tolist() == [90, 8, 90, 0] * 2  # type: ignore[list-item]
 
 
-# --- steps ---
-
-
 def read(task: Any, count: int, *, start: int = 0, ranks: int = 1) -> list[list[str]]:
     """The samples of each step, of all processes together, in no order."""
     streams = [task.steps(start, step_samples=STEP, rank=rank, num_ranks=ranks) for rank in range(ranks)]
@@ -144,8 +137,7 @@ def test_batches_keep_the_budget_and_have_less_padding() -> None:
     steps = list(islice(task.steps(0, step_samples=STEP, rank=0, num_ranks=1), 10))
     assert max(task.padded) <= BUDGET and sum(map(len, steps)) == len(task.padded) > 20
     real = sum(int(batch.text_mask.sum() + batch.region_mask.sum()) for step in steps for batch in step)
-    plain = make_task(batch_size=3)
-    fixed = list(islice(plain.batches(0, rank=0, num_ranks=1), 10 * STEP // 3))
+    fixed = list(islice(make_task(batch_size=3).batches(0, rank=0, num_ranks=1), 10 * STEP // 3))
     padded = sum(batch.batch_size * (batch.text_ids.shape[1] + batch.region_mask.shape[1]) for batch in fixed)
     assert real == sum(int(batch.text_mask.sum() + batch.region_mask.sum()) for batch in fixed)
     assert 1 - real / sum(task.padded) < 0.6 * (1 - real / padded)
@@ -173,20 +165,16 @@ def test_gradients_of_a_step_are_those_of_one_big_batch() -> None:
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
 
 
-# --- runs ---
-
-
 def trained(folder: Path, ranks: int, *, accumulation: int = 1, stop_at_step: int | None = None) -> list[Any]:
     """The log of a run whose steps have twelve captions."""
     work = BudgetedTraining(folder, 6, accumulation, STEP // ranks // accumulation, stop_at_step)
     assert run_ranks(work, ranks, folder.with_name(f"{folder.name}-said-{stop_at_step}")) == [0] * ranks, said(folder)
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return log_of(folder)
 
 
 def assert_alike(left: list[Any], right: list[Any]) -> None:
     assert len(left) == len(right) == 6
     for ours, theirs in zip(left, right, strict=True):
-        del ours["seconds"], theirs["seconds"]
         assert ours == pytest.approx(theirs, rel=1e-10)
 
 
@@ -202,7 +190,7 @@ def test_a_run_moved_from_two_processes_to_one_trains_as_one(tmp_path: Path) -> 
 def test_two_and_four_processes_train_as_one(tmp_path: Path) -> None:
     one = trained(tmp_path / "one", 1)
     for ranks in (2, 4):
-        assert_alike([*map(dict, one)], trained(tmp_path / str(ranks), ranks))
+        assert_alike(one, trained(tmp_path / str(ranks), ranks))
 
 
 @pytest.mark.parametrize("system", ["vlbert", "imagebert"])
@@ -225,9 +213,7 @@ def test_a_run_goes_on_in_the_same_bits(system: str, tmp_path: Path) -> None:
     assert parts.evaluation == whole.evaluation
 
 
-def test_the_budget_may_change_on_resume_and_changes_no_sample(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_budget_changed_on_resume_changes_no_sample(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store, _ = make_rows()
     rows = [(image_id, text) for image_id in store for text in CAPTIONS[:3]]
     settings: dict[str, Any] = {"train_config": TrainConfig(steps=4, learning_rate=1e-3, device="cpu")}
@@ -238,15 +224,13 @@ def test_the_budget_may_change_on_resume_and_changes_no_sample(
     with caplog.at_level("WARNING"):
         other = run_pretrain(store, tmp_path / "a", rows, data=DataConfig(6, max_tokens=300), resume=True, **settings)
     assert other.training.step == 6 and "another global_batch: 8 -> 6" in caplog.text
-    lines = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
-    assert [line["samples"] for line in lines] == [8, 16, 24, 32, 38, 44]  # none left out, none twice
+    assert [line["samples"] for line in log_of(tmp_path / "a")] == [8, 16, 24, 32, 38, 44]  # none left out, none twice
 
 
 def test_rows_of_text_alone_count_too(tokenizer: CaptionTokenizer, tmp_path: Path) -> None:
     system = SYSTEMS["vlbert"]
-    config = system.sizes["small"](
-        vocab_size=tokenizer.vocab_size, region_feature_size=WIDTH, num_region_labels=21, with_text_only=True
-    )
+    sizes = {"vocab_size": tokenizer.vocab_size, "region_feature_size": WIDTH, "num_region_labels": 21}
+    config = system.sizes["small"](**sizes, with_text_only=True)
     sampler = system.sampler(system.sampling(max_text_pieces=30), tokenizer, config, num_classes=NUM_CLASSES)
     store, corpus = make_rows()
     lengths = RowLengths(corpus, np.repeat([each.num_regions for each in store.values()], 3), tokenizer)
@@ -266,16 +250,13 @@ def test_budgets_that_are_none(tmp_path: Path) -> None:
     store, _ = make_rows()
     with pytest.raises(ValueError, match="max_tokens must not be negative, got -1"):
         DataConfig(max_tokens=-1)
-    rows = [(image_id, text) for image_id in store for text in CAPTIONS[:2]]
-    small = DataConfig(max_tokens=40)
+    rows, small = [(image_id, text) for image_id in store for text in CAPTIONS[:2]], DataConfig(max_tokens=40)
     words = r"max_tokens 40 is less than one caption .* may need, 90 regions and its words; give at least {}"
     with pytest.raises(ValueError, match=words.format(93)):
         run_pretrain(store, tmp_path / "run", rows, data=small, system=SYSTEMS["imagebert"])
     with pytest.raises(ValueError, match=words.format(63)):  # VL-BERT cuts to 64 elements, the whole image one of them
         pretrain_with([captioned(store, rows)], tmp_path / "run", data=small, train_config=TrainConfig(1, device="cpu"))
     assert not (tmp_path / "run" / "log.jsonl").exists()
-    nothing: Any = None
+    nothing: Any = [None] * 4
     with pytest.raises(ValueError, match="max_tokens is 99; end to end photos fill the memory, not tokens"):
-        EndToEndTask(
-            nothing, nothing, nothing, nothing, DataConfig(max_tokens=99), pad_id=0, seed=0,
-        )  # fmt: skip
+        EndToEndTask(*nothing, DataConfig(max_tokens=99), pad_id=0, seed=0)

@@ -1,14 +1,13 @@
 """Which caption belongs to which image: the rules, the report, the least share, and the same join in extract."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_commands import Cli, ok, refused
 
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
 from roibeam.pipelines.data.captions.caption_files import Caption, CaptionFile, read_captions
@@ -17,16 +16,11 @@ from roibeam.pipelines.data.captions.corpus import CaptionTable, TextColumn
 from roibeam.pipelines.data.image_table import Ambiguous, Found, ImageFinder
 from roibeam.pipelines.data.source_kinds import open_source
 
-Cli = Callable[..., Any]
-
 
 def join(captions: Iterable[Caption], ids: list[str]) -> tuple[list[tuple[str, str]], JoinReport]:
     joined = CaptionJoin(ids)
     rows = [(ids[place], text) for place, text in joined.rows(captions)]
     return rows, joined.report()
-
-
-# ---- rules
 
 
 def test_captions_join_by_id_then_by_path() -> None:
@@ -71,8 +65,7 @@ def test_captions_join_by_id_then_by_path() -> None:
     ],
 )
 def test_numbers_of_data_sets_name_one_image(name: str, image_id: str, rule: str | None) -> None:
-    found = ImageFinder(["a/b", image_id, "c"]).look_up(name)
-    assert found == (None if rule is None else Found(image_id, 1, rule))
+    assert ImageFinder(["a/b", image_id, "c"]).look_up(name) == (None if rule is None else Found(image_id, 1, rule))
 
 
 def test_a_number_of_two_images_is_ambiguous() -> None:
@@ -123,9 +116,6 @@ def test_flickr30ks_own_file_joins_its_photos(tmp_path: Path) -> None:
     assert report.captioned_images == 2 and len(file.notes) == 1
 
 
-# ---- the least share
-
-
 def test_too_few_matches_stop_with_a_name_of_each_side() -> None:
     _, report = join([Caption("text", f"a/{number}.jpg") for number in range(10)], ["a/3", "b/2"])
     check_match(report, min_match=0.1, captions="c.json", images="photos")
@@ -172,9 +162,6 @@ def test_swapped_columns_of_a_hand_made_file_are_told(tmp_path: Path) -> None:
         check_match(report, min_match=0, captions="c.tsv", images="photos")
 
 
-# ---- in memory
-
-
 def test_a_spreadsheet_of_captions_is_a_source_and_a_caption_file(tmp_path: Path) -> None:
     """The first file that most people have."""
     (tmp_path / "mine.csv").write_text('image,caption,label\na.jpg,"A dog, too.",dog\na.jpg,,dog\n/b.jpg,A cat.,cat\n')
@@ -198,9 +185,6 @@ def test_a_table_of_captions_is_a_sequence_of_rows() -> None:
     assert len(CaptionTable(TextColumn([]), [])) == 0
     with pytest.raises(IndexError):
         table[4]
-
-
-# ---- a source
 
 
 @pytest.fixture
@@ -234,38 +218,15 @@ def test_a_folder_gets_the_captions_of_its_photos(photos: Path, made_data: Path)
         give_captions(source, str(captions), min_match=0)
 
 
-def test_a_join_that_fails_leaves_no_store(
-    roibeam: Cli, photos: Path, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    command = ["extract", photos, tmp_path / "store", *tiny_network, "--captions"]
-    (tmp_path / "c.tsv").write_text("a dog\tdogs/rex.jpg\n")
-    flickr = made_data / "formats" / "karpathy" / "dataset_flickr30k.json"
-    coco = made_data / "coco" / "captions_train2014.json"
-    for file, words in (
-        ([tmp_path / "c.tsv"], "none of 1 captioned image is among the 3 images"),
-        ([flickr], "a caption names '36979.jpg', an image is 'COCO_train2014_000000000790'"),
-        ([coco, "--min-match", "0.5"], "2 of 8 captioned images (25 %) are among the 3 images"),
-        ([tmp_path / "none.json"], "no such file or folder: --captions"),
-    ):
-        done = roibeam(*command, *file)
-        assert done.code == 1 and words in done.err.splitlines()[-1] and done.err.count("roibeam: ") == 1, done.err
-        assert not (tmp_path / "store").exists()
-
-
-def test_another_caption_file_is_another_run(
-    roibeam: Cli, photos: Path, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    command = ["extract", photos, tmp_path / "store", *tiny_network]
+def test_another_caption_file_is_another_run(extract: Cli, photos: Path, made_data: Path, tmp_path: Path) -> None:
+    command = (photos, tmp_path / "store")
     captions = made_data / "coco" / "captions_train2014.json"
-    done = roibeam(*command, "--captions", captions, "--json")
-    assert done.code == 0, done.err
-    summary = json.loads(done.out.splitlines()[-1])
+    summary = json.loads(ok(extract(*command, "--captions", captions, "--json")).out.splitlines()[-1])
     assert summary["join"]["joined"] == 10 and summary["join"]["by_rule"]["id"] == 10
     assert summary["notes"][0] == "10 of 40 captions joined (10 by id); 2 of 8 captioned images found"
-    again = roibeam(*command, "--captions", captions)
+    again = extract(*command, "--captions", captions)
     assert again.code == 0 and "nothing to do" in again.out
-    without = roibeam(*command)
-    assert without.code == 1 and f"captions was {captions}, is now None" in without.err
+    assert f"captions was {captions}, is now None" in refused(extract(*command))
 
 
 def test_a_plain_list_of_captions(tmp_path: Path) -> None:
@@ -277,9 +238,8 @@ def test_a_plain_list_of_captions(tmp_path: Path) -> None:
     ]  # fmt: skip
     path.write_text(json.dumps(rows))
     captions, notes = read_captions(str(path))
-    assert [(each.name, each.text) for each in captions] == [
-        ("train/a.jpg", "A dog."), ("42", "One."), ("42", "Two."), ("b", "A cat."),
-    ]  # fmt: skip
+    read = [("train/a.jpg", "A dog."), ("42", "One."), ("42", "Two."), ("b", "A cat.")]
+    assert [(each.name, each.text) for each in captions] == read
     assert "none of image, image_id, id" in notes[0] and "(entries 4, 5, 6)" in notes[0]
     path.write_text("[1, 2]")
     with pytest.raises(ValueError, match="expected "):

@@ -1,12 +1,11 @@
 """What guessing reaches in each metric of a task, against guesses that are made; and intervals of what is no mean."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -101,38 +100,24 @@ def test_of_nlvr2_it_is_the_commonest_label_and_groups_of_one_label() -> None:
     # Of groups with both labels no label is always right, and a coin is right in all four of one group in sixteen.
     mixed = nlvr2_measures(JudgedStatement(f"d-1-{row}-0", True, row % 2 == 0) for row in range(4))
     assert chances(mixed) == {"accuracy": 0.5, "consistency": 1 / 16}
-    untold = nlvr2_measures([JudgedStatement("d-1-0-0", True)])
-    assert chances(untold) == {"accuracy": None, "consistency": None}
+    assert chances(nlvr2_measures([JudgedStatement("d-1-0-0", True)])) == {"accuracy": None, "consistency": None}
 
 
 # A choice by lot
 
 
 def test_of_vcr_it_is_one_of_four_and_one_of_sixteen() -> None:
-    rows = [
-        ChosenRow(*pair, 2, 1, f"image {number}") for number, pair in enumerate(itertools.product(range(4), repeat=2))
-    ]
-    measures = vcr_measures(rows)
+    pairs = enumerate(itertools.product(range(4), repeat=2))
+    measures = vcr_measures([ChosenRow(*pair, 2, 1, f"image {number}") for number, pair in pairs])
     assert chances(measures) == {name: measure.mean for name, measure in measures.items()}
 
 
-def phrase(covering: Sequence[bool]) -> GroundedPhrase:
-    return GroundedPhrase("image", ("people",), np.array(covering, bool))
-
-
 def test_of_phrases_it_is_regions_in_random_order() -> None:
-    shown = [
-        (True, False, False, False, False, False),
-        (True, True, False, False, False, False),
-        (False, False, False),
-        (),
-    ]
-    orders = [[list(order) for order in itertools.permutations(each)] for each in shown]
-    expected = [
-        np.mean([np.mean([any(order[:5]) for order in of_phrase]) if of_phrase else 0.0 for of_phrase in orders])
-    ]
-    found = chances(grounding_measures([phrase(each) for each in shown]))
-    assert found["R@5"] == found["R@5 people"] == pytest.approx(float(expected[0]))
+    shown = [(True, *[False] * 5), (True, True, *[False] * 4), (False, False, False), ()]
+    expected = [np.mean([any(order[:5]) for order in itertools.permutations(each)]) for each in shown]
+    phrases = [GroundedPhrase("image", ("people",), np.array(each, bool)) for each in shown]
+    found = chances(grounding_measures(phrases))
+    assert found["R@5"] == found["R@5 people"] == pytest.approx(float(np.mean(expected)))
     assert found["R@1"] == pytest.approx((1 / 6 + 2 / 6) / 4) and found["upper bound"] is None
 
 
@@ -140,20 +125,12 @@ def test_of_expressions_it_is_a_candidate_and_none_without_candidates() -> None:
     own = (0.0, 0.0, 10.0, 10.0)
     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [50, 50, 60, 60], [70, 0, 90, 20]], np.float32)
     shown = [boxes, boxes[2:], boxes[:0], boxes[:1]]
-    groups = [
-        SimpleNamespace(
-            images=(f"image {number}",), target=np.array([0, 0, 10, 10.0]),
-            facts={"right": own, "sent_id": number, "ref_id": number},
-        )
-        for number in range(4)
-    ]  # fmt: skip
+    target, facts = np.array(own), [{"right": own, "sent_id": number, "ref_id": number} for number in range(4)]
+    groups = [SimpleNamespace(images=(f"image {each['ref_id']}",), target=target, facts=each) for each in facts]
     said = [SimpleNamespace(scores=np.arange(len(each)), boxes=each) for each in shown]
     measures: Any = referring_scores(groups, said, ReferringOptions(boxes="annotated"))  # type: ignore[arg-type]
-    found = chances(measures)
-    assert found == {
-        "accuracy": pytest.approx((2 / 4 + 0 + 0 + 1) / 4), "upper bound": None,
-        "same object": pytest.approx((1 / 4 + 0 + 0 + 1) / 4),
-    }  # fmt: skip
+    right, same = pytest.approx((2 / 4 + 0 + 0 + 1) / 4), pytest.approx((1 / 4 + 0 + 0 + 1) / 4)
+    assert chances(measures) == {"accuracy": right, "upper bound": None, "same object": same}
 
 
 def test_of_retrieval_it_is_candidates_in_random_order() -> None:
@@ -169,10 +146,8 @@ def test_of_retrieval_it_is_candidates_in_random_order() -> None:
             ranks = retrieval_ranks(draw((fold.num_texts, fold.num_images)), fold)
             images = [str(image) for image in range(fold.num_images)]
             of_caption = [str(image) for image in fold.image_of_caption]
-            measures = recall_measures(
-                {"image": (ranks.text_to_image, of_caption), "sentence": (ranks.image_to_text, images)}, [fold]
-            )
-            for name, measure in measures.items():
+            both = {"image": (ranks.text_to_image, of_caption), "sentence": (ranks.image_to_text, images)}
+            for name, measure in recall_measures(both, [fold]).items():
                 found.setdefault(name, []).append(measure.mean)
         return found
 
@@ -234,14 +209,9 @@ def test_a_model_that_says_one_label_is_at_chance_and_one_that_knows_is_above() 
 
 
 def test_chance_is_asked_for_once_and_a_measure_without_guess_has_none() -> None:
-    calls = []
-
-    def guess() -> float:
-        calls.append(1)
-        return 0.5
-
+    guess = Mock(return_value=0.5)
     measures = {"a": Measure("a", [1.0, 0.0], ["x", "y"], guess=guess), "b": Measure("b", [1.0, 1.0], ["x", "y"])}
     kept: dict[str, float | None] = {}
     first, second = figures_of(measures, kept), figures_of(measures, kept)
-    assert first == second and len(calls) == 1 and kept == {"a": 0.5, "b": None}
+    assert first == second and guess.call_count == 1 and kept == {"a": 0.5, "b": None}
     assert [verdict_of(figure) for figure in first] == ["at chance", ""]

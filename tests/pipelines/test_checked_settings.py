@@ -1,6 +1,5 @@
-"""Settings looked at without torch: what the model would refuse in the same words, and nothing that data could fit."""
-
-from __future__ import annotations
+"""Settings looked at without torch: what the model would refuse in the same words, and nothing that data could fit;
+and which system a run is for where none is named."""
 
 import json
 import re
@@ -18,7 +17,9 @@ from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.pretraining.checked_request import check_settings
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
-from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedModel, RequestedTraining
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedModel, RequestedTraining
+from roibeam.pipelines.pretraining.requested_settings import chosen_system, recorded_recipe_notes
+from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.detector.train_request import _settings
 from roibeam.pipelines.training.requests import DetectorTrainRequest
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
@@ -111,11 +112,7 @@ def default(setting: str) -> str:
 @pytest.mark.parametrize(
     ("given", "setting", "words"),
     [
-        (
-            {"learning_rate": 0.001},
-            "train.learning_rate=0.5",
-            "--learning-rate 0.001 and --set train.learning_rate=0.5",
-        ),
+        ({"learning_rate": 0.001}, "train.learning_rate=0.5", "--learning-rate 0.001 and --set train.learning_rate="),
         ({"steps": 6}, "train.steps=7", "--steps 6 and --set train.steps=7 are two values for one thing; give one of"),
         ({"warmup_steps": 1}, "train.warmup_steps=0.5", "--warmup-steps 1 and"),
         ({"batch_size": 4}, "data.batch_size=8", "--batch-size 4 and"),
@@ -156,3 +153,35 @@ def test_the_names_of_others_lead_to_settings_that_there_are() -> None:
     words = [word.strip(",;") for told in TRAIN_NAMES.values() for word in told.split()]
     named = {word.removeprefix("train.") for word in words if word.startswith("train.")}
     assert len(named) > 10 and named <= ours and not ours & TRAIN_NAMES.keys()
+
+
+KEPT = Path(__file__).parents[1] / "data" / "kept"  # written when VL-BERT was the default
+
+
+@pytest.mark.parametrize(
+    ("named", "system"),
+    [
+        ({}, "imagebert"),
+        ({"out": KEPT / "run"}, "vlbert"),  # the same command goes on with the run it began
+        ({"out": KEPT / "run", "training": RequestedTraining(resume=False)}, "imagebert"),
+        ({"out": KEPT / "run", "model": RequestedModel(system="vilbert")}, "vilbert"),
+        ({"model": RequestedModel(from_run=str(KEPT / "run"))}, "vlbert"),
+        ({"model": RequestedModel(from_run=str(KEPT / "model"))}, "visualbert"),
+        ({"model": RequestedModel(from_run=str(KEPT / "store"))}, "imagebert"),  # no model there: said later
+        ({"data": RequestedData(text_corpus=[Path("text.txt")])}, "vlbert"),
+        ({"data": RequestedData(task_text=[Path("train.jsonl")])}, "visualbert"),
+    ],
+)
+def test_what_is_there_decides_before_the_default(named: dict[str, object], system: str, tmp_path: Path) -> None:
+    assert chosen_system(PretrainRequest(**{"out": tmp_path / "new", **named})) == system  # type: ignore[arg-type]
+
+
+def test_folders_name_their_systems_by_the_class_of_the_model() -> None:
+    built = {name: system.model_class.__name__ for name, system in SYSTEMS.items()}
+    assert {name: each.architecture for name, each in NAMED_SYSTEMS.items()} == built
+
+
+def test_a_recipe_goes_on_from_a_named_checkpoint(tmp_path: Path) -> None:
+    """What a new run of the recipe would have is compared without that checkpoint, which a new run cannot have."""
+    model, training = RequestedModel(recipe="imagebert-stage-1", toy=True), RequestedTraining(resume_from="step-2")
+    assert recorded_recipe_notes(PretrainRequest(tmp_path / "run", model=model, training=training)) == []

@@ -1,7 +1,5 @@
 """Checkpoints damaged from outside: refused by name, or passed with a word; never trained on unsaid."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -145,41 +143,28 @@ def test_a_pipe_in_place_of_a_file_of_the_run_is_not_waited_for(folder: Path, na
         go_on(folder)
 
 
-def _flip(path: Path, choose: random.Random) -> None:
-    flip(path, choose.randrange(path.stat().st_size))
-
-
-def _cut(path: Path, choose: random.Random) -> None:
-    os.truncate(path, choose.randrange(path.stat().st_size))
-
-
-def _page(path: Path, choose: random.Random) -> None:
-    data = bytearray(path.read_bytes())
+def _overwritten(data: bytes, choose: random.Random) -> bytes:
     at = choose.randrange(len(data))
-    data[at : at + 512] = choose.choice([bytes, choose.randbytes])(len(data[at : at + 512]))
-    path.write_bytes(data)
+    page = data[at : at + 512]
+    return data[:at] + choose.choice([bytes, choose.randbytes])(len(page)) + data[at + len(page) :]
 
 
-def _swap(path: Path, choose: random.Random) -> None:
-    others = [one for one in path.parents[1].rglob("*") if one.is_file()]
-    path.write_bytes(choose.choice(others).read_bytes())
+def _other(path: Path, choose: random.Random) -> bytes:
+    return choose.choice([one for one in path.parents[1].rglob("*") if one.is_file()]).read_bytes()
 
 
-def _fifo(path: Path, choose: random.Random) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _link(path: Path, choose: random.Random) -> None:
-    path.unlink()
-    path.symlink_to(choose.choice(["/dev/zero", "/etc/passwd", path.name, "nowhere", "."]))
-
-
-def _remove(path: Path, choose: random.Random) -> None:
-    path.unlink()
-
-
-HURTS: tuple[Callable[[Path, random.Random], None], ...] = (_flip, _cut, _page, _swap, _fifo, _link, _remove)
+# What is done to a file, or in its place when it has been taken away.
+CHANGES: tuple[Callable[[Path, random.Random], object], ...] = (
+    lambda path, choose: flip(path, choose.randrange(path.stat().st_size)),
+    lambda path, choose: os.truncate(path, choose.randrange(path.stat().st_size)),
+    lambda path, choose: path.write_bytes(_overwritten(path.read_bytes(), choose)),
+    lambda path, choose: path.write_bytes(_other(path, choose)),
+)
+IN_ITS_PLACE: tuple[Callable[[Path, random.Random], object], ...] = (
+    lambda path, choose: os.mkfifo(path),
+    lambda path, choose: path.symlink_to(choose.choice(["/dev/zero", "/etc/passwd", path.name, "nowhere", "."])),
+    lambda path, choose: None,
+)
 
 
 def _goes_on_or_says_why(stopped: Path, place: Path, seed: int) -> str:
@@ -188,7 +173,10 @@ def _goes_on_or_says_why(stopped: Path, place: Path, seed: int) -> str:
     shutil.copytree(stopped / "run", folder)
     choose = random.Random(seed)
     path = folder / "checkpoints" / "step-00000008" / choose.choice((*FILES, SUMS_NAME))
-    choose.choice(HURTS)(path, choose)
+    hurt = choose.choice((*CHANGES, *IN_ITS_PLACE))
+    if hurt in IN_ITS_PLACE:
+        path.unlink()
+    hurt(path, choose)
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

@@ -1,7 +1,5 @@
 """`--runner flink` and `spark` on real ones: a leader, two that compute, a worker pool; processes are killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -9,22 +7,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from clusters.flink_cluster import FlinkCluster
 from clusters.small_cluster import POOL, SmallCluster
 from clusters.spark_cluster import SparkCluster
 from soak_share import many
+from tiny_commands import Cli
 
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 ROIBEAM = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()"]
 ENGINES = {"flink": FlinkCluster, "spark": SparkCluster}
@@ -106,7 +103,7 @@ def test_a_job_with_kills_in_it_writes_what_the_local_runner_writes(
     assert done.code == 0, f"{told}\n{done.errors}"
     assert "Traceback" not in done.errors
     assert done.num_workers == 2  # one beside each TaskManager or executor
-    assert [kind for kind, _, _ in done.kills] == [kill.kind for kill in kills]
+    assert [kind for kind, _, _ in done.kills] == [kind for _, kind in kills]
 
     assert done.repeated, "no shard in work was tried again"
     for shard, names in done.repeated.items():
@@ -119,49 +116,36 @@ def test_a_job_with_kills_in_it_writes_what_the_local_runner_writes(
 # A run in which processes are killed at given numbers of finished shards
 
 
-@dataclass(frozen=True)
-class Kill:
-    """Once so many shards are finished: a Python "worker", or a "manager", which is a TaskManager or an executor."""
-
-    at: int
-    kind: str
-
-
 @dataclass
 class KilledRun:
-    """
-    Attributes:
-        attempts: names of the attempts seen, by shard.
-        kills: kind and name of what was killed, and how many shards were finished then.
-        before: files of shards that were finished at the first kill.
-        num_workers: most Python workers at once, before the first kill.
-    """
-
     code: int = -1
     errors: str = ""
-    attempts: dict[int, set[str]] = field(default_factory=dict)
-    kills: list[tuple[str, str, int]] = field(default_factory=list)
-    before: dict[Path, bytes] = field(default_factory=dict)
-    num_workers: int = 0
+    attempts: dict[int, set[str]] = field(default_factory=dict)  # names of those that were seen, by shard
+    kills: list[tuple[str, str, int]] = field(default_factory=list)  # kind, name, how many shards were finished
+    before: dict[Path, bytes] = field(default_factory=dict)  # files of the shards finished at the first kill
+    num_workers: int = 0  # most Python workers at once, before the first kill
 
     @property
     def repeated(self) -> dict[int, set[str]]:
         return {shard: names for shard, names in self.attempts.items() if len(names) > 1}
 
 
-def seeded_kills(count: int, num_shards: int, seed: str) -> list[Kill]:
-    """A third of them, one at least, of managers, the others of workers; at seeded numbers of finished shards, all in
-    the first three quarters: at the end of a job there may be nothing in work to be killed.
+def seeded_kills(count: int, num_shards: int, seed: str) -> list[tuple[int, str]]:
+    """After how many finished shards a Python "worker" or a "manager" (a TaskManager or an executor) is killed; a third
+    of them, one at least, are managers. All in the first three quarters: at the end of a job there may be nothing in
+    work to be killed.
     """
     rng = random.Random(seed)
     places = sorted(rng.sample(range(FIRST, num_shards * 3 // 4, GAP), count))
     kinds = ["manager"] * max(1, count // 3)
     kinds += ["worker"] * (count - len(kinds))
     rng.shuffle(kinds)
-    return [Kill(place, kind) for place, kind in zip(places, kinds, strict=True)]
+    return list(zip(places, kinds, strict=True))
 
 
-def run_with_kills(command: Sequence[str], out: Path, cluster: SmallCluster, kills: Sequence[Kill]) -> KilledRun:
+def run_with_kills(
+    command: Sequence[str], out: Path, cluster: SmallCluster, kills: Sequence[tuple[int, str]]
+) -> KilledRun:
     """Runs the command to its end; each kill waits until a shard is in work, and takes one process or the other."""
     found, left, rng = KilledRun(), list(kills), random.Random(len(kills))
     errors = out.with_suffix(".errors")
@@ -177,11 +161,11 @@ def run_with_kills(command: Sequence[str], out: Path, cluster: SmallCluster, kil
                 finished = sorted(out.glob("part-*.json"))
                 if not found.kills:
                     found.num_workers = max(found.num_workers, len(python_workers(cluster)))
-                if left and in_work and len(finished) >= left[0].at:
+                if left and in_work and len(finished) >= left[0][0]:
                     if not found.kills:
                         found.before = {path: path.read_bytes() for path in finished}
-                    if name := _kill_one(cluster, left[0].kind, rng):
-                        found.kills.append((left.pop(0).kind, name, len(finished)))
+                    if name := _kill_one(cluster, left[0][1], rng):
+                        found.kills.append((left.pop(0)[1], name, len(finished)))
                 time.sleep(0.02)
         finally:
             run.kill()

@@ -1,21 +1,19 @@
 """`roibeam collect run` whole: a small site on loopback in, pairs out; every worker count gives the same."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tiny_commands import one_line
+from tiny_commands import Cli, command, ok, refused
 from toy_web_server import serve_toy_web
 from warc_files import write_warc
 
@@ -26,9 +24,9 @@ from roibeam.pipelines.collection.request import need_packages
 from roibeam.pipelines.collection.same_images import EvaluationImages, groups_of_same, is_distinctive, perceptual_hash
 from roibeam.pipelines.collection.thresholds import AggregationThresholds, PictureThresholds
 from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, WEB_FORMAT, are_toy_photos, world_of
+from roibeam.pipelines.data.download.url_list import UrlList
 from roibeam.pipelines.data.source_kinds import open_source
 
-Cli = Callable[..., Any]
 BLOCK = "The dog is an animal that people keep at home, and it likes to run in the park every day."
 TEXT = f"<p>{BLOCK}</p>"
 TEXTS = {
@@ -49,30 +47,27 @@ def photo(seed: int, height: int = 320, width: int = 400) -> np.ndarray:
     return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
 
 
-REQUESTS: dict[str, Counter[str]] = {}  # what was asked for, by folder of the web
+class Site(NamedTuple):
+    """Folders of pages and of a WARC of them, the address at which their pictures are, and what was asked for there."""
 
-
-def site_requests(site: tuple[Path, str]) -> Counter[str]:
-    return REQUESTS[str(site[0])]
+    pages: Path
+    warc: Path
+    address: str
+    requests: Counter[str]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A folder of pages, a folder with a WARC of them, and the address at which their pictures are."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     web = tmp_path_factory.mktemp("web")
-    images = web / "site" / "img"
-    (web / "site" / "optout").mkdir(parents=True)
-    images.mkdir()
-    for number, name in enumerate(("brown", "white", "bird")):
-        cv2.imwrite(str(images / f"{name}.jpg"), photo(number))
-    cv2.imwrite(str(images / "copy.png"), cv2.resize(photo(0), (500, 400)))
-    cv2.imwrite(str(images / "tiny.jpg"), photo(7, 300, 400))
-    cv2.imwrite(str(web / "site" / "optout" / "horse.jpg"), photo(8))
-    (web / "site" / "forbidden").mkdir()
-    cv2.imwrite(str(web / "site" / "forbidden" / "a.jpg"), photo(9))
+    for name, pixels in (
+        ("img/brown.jpg", photo(0)), ("img/white.jpg", photo(1)), ("img/bird.jpg", photo(2)),
+        ("img/copy.png", cv2.resize(photo(0), (500, 400))), ("img/tiny.jpg", photo(7, 300, 400)),
+        ("optout/horse.jpg", photo(8)), ("forbidden/a.jpg", photo(9)),
+    ):  # fmt: skip
+        (web / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(web / "site" / name), pixels)
     (web / "site" / "robots.txt").write_text("User-agent: *\nDisallow: /forbidden/\n")
     with serve_toy_web(web) as (port, requests):
-        REQUESTS[str(web)] = requests
         address = f"http://127.0.0.1:{port}/"
         shown = {
             "brown": "img/brown.jpg", "white": "img/white.jpg", "bird": "img/bird.jpg", "tiny": "img/tiny.jpg",
@@ -85,25 +80,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
             url = image if "://" in image else address + image
             alt = TEXTS[name].replace("<", "&lt;")
             (pages / f"{name}.html").write_text(f'<main>{TEXT}<img src="{url}" alt="{alt}"></main>')
-        (pages / "again\x07\n.html").write_text(
-            f'<main>{TEXT}<img src="{address}img/copy.png" title="one dog in the park"></main>'
-        )
+        again = f'<main>{TEXT}<img src="{address}img/copy.png" title="one dog in the park"></main>'
+        (pages / "again\x07\n.html").write_text(again)
         (pages / "german.html").write_text("<p>Der Hund ist ein Tier, das die Menschen gern zu Hause halten.</p>")
         (web / "warc").mkdir()
         found = [(f"http://pages.invalid/{path.name}", path.read_bytes()) for path in sorted(pages.glob("[b-z]*.html"))]
         (web / "warc" / "a.warc.gz").write_bytes(write_warc(found, packed=True))
-        yield web, address
+        yield Site(pages, web / "warc", address, requests)
 
 
 ALLOWED = ("--no-nsfw", "--allow-private", "127.0.0.1", "--set", "text.max_unknown_share=0.5")
 
 
 @pytest.fixture(scope="module")
-def collected(site: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from in_process import run_roibeam
-
+def collected(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("collected") / "out"
-    assert run_roibeam("collect", "run", site[0] / "pages", out, *ALLOWED) == 0
+    command("collect", "run", site.pages, out, *ALLOWED)
     return out
 
 
@@ -121,9 +113,9 @@ def test_each_page_is_a_pair_or_has_its_reason(collected: Path) -> None:
     reasons = {letter["location"].split("/")[-2]: letter["reason"] for letter in fetched}
     assert reasons["latest"] == reasons["moved-inside"] == "private address"  # a redirect leads nowhere else either
     assert reasons["forbidden"] == "robots.txt" and reasons["optout"] == "opted out"
-    brown = next(pair for pair in pairs if "brown" in pair["caption"])
-    assert brown["num_pages"] == 2 and brown["image_url"].endswith("copy.png")  # the larger of two copies
-    assert brown["text_source"] == "alt"
+    (brown,) = (pair for pair in pairs if "brown" in pair["caption"])
+    assert brown["image_url"].endswith("copy.png")  # the larger of two copies
+    assert (brown["num_pages"], brown["text_source"]) == (2, "alt")
     assert summary["notes"][0].startswith("step off: porn")
 
 
@@ -132,8 +124,6 @@ def test_the_lists_are_read_by_download_and_extract(collected: Path) -> None:
     source = open_source(str(collected / "local.tsv"))
     assert {image.image_id.rpartition("/")[2] for image in source.images} == ids
     assert all((collected / "photos" / f"{one[:2]}").is_dir() for one in ids)
-    from roibeam.pipelines.data.download.url_list import UrlList
-
     assert UrlList(str(collected / "pairs.tsv")).num_urls == len(ids)
 
 
@@ -144,32 +134,35 @@ def test_the_report_escapes_whatever_pages_say(collected: Path) -> None:
     assert page.count("data:image/jpeg;base64,") >= 2
 
 
-def test_a_rerun_does_nothing_again_and_ids_stay(site: tuple[Path, str], collected: Path, roibeam: Cli) -> None:
+def test_a_rerun_does_nothing_again_and_ids_stay(site: Site, collected: Path, roibeam: Cli) -> None:
     before = {path: path.stat().st_mtime_ns for path in (collected / "work").rglob("part-*")}
     lists = (collected / "local.tsv").read_bytes()
-    assert roibeam("collect", "run", site[0] / "pages", collected, *ALLOWED).code == 0
+    assert roibeam("collect", "run", site.pages, collected, *ALLOWED).code == 0
     assert {path: path.stat().st_mtime_ns for path in (collected / "work").rglob("part-*")} == before
     assert (collected / "local.tsv").read_bytes() == lists
-    done = roibeam("collect", "run", site[0] / "pages", collected, *ALLOWED, "--set", "text.min_words=4")
-    assert done.code == 1 and "with other thresholds of page, language, image, text or size" in done.err
-    done = roibeam("collect", "run", site[0] / "warc", collected, *ALLOWED)
-    assert done.code == 1 and "holds a collection of other pages" in done.err
+    for pages, options, words in (
+        (site.pages, ("--set", "text.min_words=4"), "with other thresholds of page, language, image, text or size"),
+        (site.warc, (), "holds a collection of other pages"),
+        (site.pages, ("--images-from", collected), "is the folder to write into"),
+        (site.pages, ("--images-from", site.warc), "holds no collection with fetched"),
+    ):
+        assert words in refused(roibeam("collect", "run", pages, collected, *ALLOWED, *options))
 
 
 def test_images_of_an_earlier_collection_are_asked_of_no_server_again(
-    site: tuple[Path, str], collected: Path, tmp_path: Path, roibeam: Cli
+    site: Site, collected: Path, tmp_path: Path, roibeam: Cli
 ) -> None:
     """A page came, one went, rules changed and one file was lost: all images are there after three requests."""
     pages, earlier = tmp_path / "pages", tmp_path / "earlier"
-    shutil.copytree(site[0] / "pages", pages)
+    shutil.copytree(site.pages, pages)
     shutil.copytree(collected, earlier)
     (pages / "gone.html").unlink()
-    new = f'<main>{TEXT}<img src="{site[1]}img/white.jpg?again" alt="a white cat on a chair at home"></main>'
+    new = f'<main>{TEXT}<img src="{site.address}img/white.jpg?again" alt="a white cat on a chair at home"></main>'
     (pages / "new.html").write_text(new)
     stored = sorted((earlier / "work" / "fetched" / "images").rglob("*.*"))
     stored[0].unlink()
     words = (*ALLOWED, "--set", "text.min_words=4", "--set", "picture.larger_than_px=200")
-    asked = site_requests(site)
+    asked = site.requests
     before = Counter(asked)
     done = roibeam("collect", "run", pages, tmp_path / "out", *words, "--images-from", earlier)
     assert done.code == 0 and f"{len(stored) - 1} images taken from {earlier}" in done.err
@@ -184,12 +177,10 @@ def test_images_of_an_earlier_collection_are_asked_of_no_server_again(
     assert asked == before
 
 
-def test_what_is_collected_from_a_toy_web_is_called_drawn(
-    site: tuple[Path, str], collected: Path, tmp_path: Path, roibeam: Cli
-) -> None:
+def test_what_comes_from_a_toy_web_is_called_drawn(site: Site, collected: Path, tmp_path: Path, roibeam: Cli) -> None:
     """And what is downloaded by the collection's list; else the toy detector would warn of its own world."""
     assert DRAWN_WORLD not in json.loads((collected / "collection.json").read_text())
-    shutil.copytree(site[0] / "pages", tmp_path / "web" / "site")
+    shutil.copytree(site.pages, tmp_path / "web" / "site")
     (tmp_path / "web" / "web.json").write_text(json.dumps({"format": WEB_FORMAT}))
     out, again = tmp_path / "pairs", tmp_path / "again"
     assert roibeam("collect", "run", tmp_path / "web" / "site", out, *ALLOWED).code == 0
@@ -199,33 +190,24 @@ def test_what_is_collected_from_a_toy_web_is_called_drawn(
         assert are_toy_photos(photos) and {world_of(photo) for photo in photos} == {folder}
 
 
-def test_folders_that_have_no_images_to_take(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
-    for folder, message in ((tmp_path, "is the folder to write into"), (site[0], "holds no collection with fetched")):
-        done = roibeam("collect", "run", site[0] / "pages", tmp_path, *ALLOWED, "--images-from", folder)
-        assert done.code == 1 and message in done.err
-
-
 def test_without_the_extra_the_answer_says_what_to_install() -> None:
-    with pytest.raises(
-        ValueError, match=r"no_such_reader \(pages\), not installed here: pip install 'roibeam\[collect\]'"
-    ):
+    words = r"no_such_reader \(pages\), not installed here: pip install 'roibeam\[collect\]'"
+    with pytest.raises(ValueError, match=words):
         need_packages({"no_such_reader": "pages", "json": "nothing"})
 
 
-def test_racy_pictures_are_dropped_unless_a_collection_was_begun_without(
-    site: tuple[Path, str], tmp_path: Path, roibeam: Cli
-) -> None:
+def test_racy_pictures_go_unless_a_collection_was_begun_without(site: Site, tmp_path: Path, roibeam: Cli) -> None:
     """The paper discards them; they stayed. A collection of then goes on as it was, and says so."""
     limits = PictureThresholds()
     assert [limits.is_unfit(*scores) for scores in ((0.0, 0.55), (0.0, 0.8), (0.5, 0.0))] == [False, True, True]
-    words = ("collect", "run", site[0] / "warc", tmp_path / "out", *ALLOWED[1:])
+    words = ("collect", "run", site.warc, tmp_path / "out", *ALLOWED[1:])
     assert roibeam(*words).code == 0
     state = tmp_path / "out" / "work" / "state.json"
     begun = json.loads(state.read_text())
     assert json.loads((tmp_path / "out" / "collection.json").read_text())["notes"][0].startswith("step off: natural")
     state.write_text(json.dumps({key: value for key, value in begun.items() if key not in ("sha256", "drops_racy")}))
-    again = roibeam(*words)
-    assert again.code == 0 and "racy pictures stay, as when this collection was begun" in again.err + again.out
+    again = ok(roibeam(*words))
+    assert "racy pictures stay, as when this collection was begun" in again.err + again.out
     part = next((tmp_path / "out" / "work" / "pictures").rglob("*.json"))
     assert '"max_racy": 1.01' in part.read_text().replace("\\", "")
     chosen = roibeam(*words, "--set", "picture.max_racy=0.6")
@@ -233,44 +215,39 @@ def test_racy_pictures_are_dropped_unless_a_collection_was_begun_without(
 
 
 def test_without_nudenet_the_collection_says_that_such_pictures_stay(
-    site: tuple[Path, str], tmp_path: Path, roibeam: Cli, monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path, roibeam: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was refused; a threshold without an effect still is."""
     monkeypatch.setitem(sys.modules, "nudenet", None)  # as Python has it of a package that is not there
-    words = ("collect", "run", site[0] / "warc", tmp_path / "out", *ALLOWED[1:])
-    done = roibeam(*words)
-    assert done.code == 0, done.err
+    words = ("collect", "run", site.warc, tmp_path / "out", *ALLOWED[1:])
+    done = ok(roibeam(*words))
     (note, *_) = json.loads((tmp_path / "out" / "collection.json").read_text())["notes"]
     assert note.startswith("step off: porn and racy pictures, which stay in the collection (nudenet is not installed")
     assert note in done.err + done.out and "which stay in the collection" in (tmp_path / "out/report.html").read_text()
-    refused = roibeam(*words, "--set", "picture.max_racy=0.6")
-    assert refused.code == 1 and "nudenet (porn and racy pictures), not installed here" in one_line(refused)
-    off = roibeam(*words, "--no-nsfw", "--set", "picture.max_nsfw=0.6")
-    assert off.code == 1 and "is of a step that --no-nsfw leaves out" in one_line(off)
+    without = refused(roibeam(*words, "--set", "picture.max_racy=0.6"))
+    assert "nudenet (porn and racy pictures), not installed here" in without
+    off = refused(roibeam(*words, "--no-nsfw", "--set", "picture.max_nsfw=0.6"))
+    assert "is of a step that --no-nsfw leaves out" in off
 
 
-def test_a_dry_run_writes_nothing(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
-    done = roibeam("collect", "run", site[0] / "pages", tmp_path / "out", "--no-nsfw", "--dry-run")
-    assert done.code == 0 and "11 files of pages" in done.out and not (tmp_path / "out").exists()
+def test_a_dry_run_writes_nothing(site: Site, tmp_path: Path, roibeam: Cli) -> None:
+    done = ok(roibeam("collect", "run", site.pages, tmp_path / "out", "--no-nsfw", "--dry-run"))
+    assert "11 files of pages" in done.out and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [("--workers", "2"), ("--runner", "portable")])
-def test_workers_and_runners_give_what_one_process_gives(
-    site: tuple[Path, str], tmp_path: Path, roibeam: Cli, how: tuple[str, str]
-) -> None:
+def test_workers_and_runners_give_what_one_process_gives(site: Site, tmp_path: Path, roibeam: Cli) -> None:
     """From WARC too: the bytes of the pages are the same, so are the pairs."""
     digests = set()
-    for name, words in (("one", ()), ("other", how)):
-        assert roibeam("collect", "run", site[0] / "warc", tmp_path / name, *ALLOWED, *words).code == 0
+    for name, words in (("one", ()), ("two", ("--workers", "2")), ("portable", ("--runner", "portable"))):
+        assert roibeam("collect", "run", site.warc, tmp_path / name, *ALLOWED, *words).code == 0
         digests.add(json.loads((tmp_path / name / "collection.json").read_text())["digest"])
     assert len(digests) == 1
 
 
 @pytest.mark.slow  # test_each_page_is_a_pair_or_has_its_reason has one such address
-def test_private_addresses_are_refused_unless_named(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
-    done = roibeam("collect", "run", site[0] / "pages", tmp_path / "out", "--no-nsfw", "--json")
-    assert done.code == 0
+def test_private_addresses_are_refused_unless_named(site: Site, tmp_path: Path, roibeam: Cli) -> None:
+    done = ok(roibeam("collect", "run", site.pages, tmp_path / "out", "--no-nsfw", "--json"))
     summary = json.loads(done.out.splitlines()[-1])
     assert summary["pairs"] == 0 and summary["dropped"]["fetch"] == {"not fetched": 10}
 

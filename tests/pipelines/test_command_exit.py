@@ -3,8 +3,6 @@
 The exceptions are those that the libraries themselves raise.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

@@ -1,8 +1,6 @@
 """The reference arrays of tests/goldens, each compared once, by the harness of tests/conformance; and that the harness
 sees a changed array, another option, and what is wrong with a case from anybody."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,11 +15,7 @@ from harness.tolerances import Allclose
 from processor import ON_INTEL
 
 PLANNED = plan_cases(GOLDENS)
-RUN_QUICKLY = {
-    "finetune_vilbert/multitask_vqa_warmup_linear",
-    "finetune_visualbert/nlvr2",
-    "finetune_vlbert/vqa_sgd",
-}
+RUN_QUICKLY = {"finetune_vilbert/multitask_vqa_warmup_linear", "finetune_visualbert/nlvr2", "finetune_vlbert/vqa_sgd"}
 SLOW = {
     *("detector/e2e_batch", "detector/hf_frcnn_keys", "detector/detectron2_keys", "detector/resnet101_vgbua_keys"),
     *("detector/weight_sums_full", "finetune_vilbert/data_vcr_multitask", "finetune_vilbert/predictions_first"),
@@ -95,33 +89,17 @@ def changed(array: np.ndarray, share: float = 0.02, least: float = 1e-3) -> np.n
 @pytest.mark.parametrize(
     "name",
     [
-        "finetune_interbert/data_retrieval",
-        "finetune_interbert/predictions",
-        "finetune_vilbert/data_refer_first",
-        "finetune_vilbert/data_vqa_first",
-        "finetune_vilbert/predictions_multitask",
-        "finetune_visualbert/data_flickr",
-        "finetune_visualbert/data_nlvr2",
-        "finetune_visualbert/data_vcr",
-        "finetune_visualbert/data_vqa",
-        "finetune_visualbert/nlvr2",
-        "finetune_vlbert/data_refcoco",
-        "finetune_vlbert/data_vcr",
-        "finetune_vlbert/data_vqa",
-        "finetune_vlbert/init_vcr_relation",
-        "finetune_vlbert/predictions_vcr",
-        "interbert/group_masking",
-        "interbert/vl_tasks",
-        "vilbert/overlap_masking",
-        "vilbert/pretrain_kl",
-        "visualbert/pretrain_alignment",
-        "vlbert/core",
-        "vlbert/optim_and_losses",
-        "vlbert/pretrain_e2e_narrow",
-        "vlbert/vcr",
+        "finetune_interbert/data_retrieval", "finetune_interbert/predictions", "finetune_vilbert/data_refer_first",
+        "finetune_vilbert/data_vqa_first", "finetune_vilbert/predictions_multitask",
+        "finetune_visualbert/data_flickr", "finetune_visualbert/data_nlvr2", "finetune_visualbert/data_vcr",
+        "finetune_visualbert/data_vqa", "finetune_visualbert/nlvr2", "finetune_vlbert/data_refcoco",
+        "finetune_vlbert/data_vcr", "finetune_vlbert/data_vqa", "finetune_vlbert/init_vcr_relation",
+        "finetune_vlbert/predictions_vcr", "interbert/group_masking", "interbert/vl_tasks", "vilbert/overlap_masking",
+        "vilbert/pretrain_kl", "visualbert/pretrain_alignment", "vlbert/core", "vlbert/optim_and_losses",
+        "vlbert/pretrain_e2e_narrow", "vlbert/vcr",
         pytest.param("finetune_vilbert/data_vcr_first", marks=pytest.mark.slow),
     ],
-)
+)  # fmt: skip
 def test_every_changed_array_is_a_miss(name: str, tmp_path: Path) -> None:
     arrays = read(name)
     # Names that were drawn are what our texts are made of: others show in the texts.
@@ -175,9 +153,8 @@ RECIPE = {"dist": "uniform", "offset": 0.0, "scale": 0.0, "shape": [1, 64]}
 
 def drawn(recipe: dict[str, Any], promise: float) -> Change:
     """A weight that is not stored, and the sum that its recipe promises."""
-    return lambda arrays: option(weights_spec={END: recipe}, weights_check={END: [promise, 0.0]})(
-        without(f"param/{END}")(arrays)
-    )
+    change = option(weights_spec={END: recipe}, weights_check={END: [promise, 0.0]})
+    return lambda arrays: change(without(f"param/{END}")(arrays))
 
 
 WRONG: dict[str, list[tuple[Change, str]]] = {

@@ -1,7 +1,5 @@
 """A run that goes on from a model: words and classes of regions stay what they were."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -62,8 +60,7 @@ def test_background_is_moved_to_the_end_of_published_classes(tmp_path: Path) -> 
         continued_model(start, system, {})
     moved = continued_model(start, system, {}, background="first")
     assert torch.equal(head(moved), torch.cat([head(start.model)[1:], head(start.model)[:1]]))
-    kept = continued_model(start, system, {}, background="last")
-    assert torch.equal(head(kept), head(start.model))
+    assert torch.equal(head(continued_model(start, system, {}, background="last")), head(start.model))
     with pytest.raises(ValueError, match=r"--background none: .*: it predicts background too; leave it out"):
         continued_model(start, system, {}, background="none")
     with pytest.raises(ValueError, match="--background 'middle': choose one of first, last, none"):

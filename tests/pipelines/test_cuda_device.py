@@ -1,7 +1,7 @@
-"""Processes spread over the CUDA devices of a machine. No device is needed: the seats are files."""
+"""Processes that extract spread over the CUDA devices of a machine (no device is needed: the seats are files), and
+their threads share one pool of memory."""
 
-from __future__ import annotations
-
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +16,6 @@ from roibeam.pipelines.extract.shard.shard_job import claim_device, own_device
 SIT = """
 import sys
 from pathlib import Path
-from typing import Any
 from roibeam.pipelines.extract.shard.shard_job import claim_device
 names = sys.argv[2:]
 print(claim_device(names, Path(sys.argv[1])), claim_device(names, Path(sys.argv[1])), flush=True)
@@ -24,33 +23,25 @@ sys.stdin.read()
 """
 
 
-def sit(folder: Path, *names: str) -> tuple[subprocess.Popen[str], int]:
-    """A process that takes a seat and stays, and the device it got."""
-    command = [sys.executable, "-c", SIT, str(folder), *names]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    first, second = process.stdout.readline().split()
-    assert first == second  # a process keeps its seat
-    return process, int(first)
-
-
 @pytest.mark.slow
 def test_processes_spread_evenly_and_a_killed_one_leaves_its_seat(tmp_path: Path) -> None:
-    processes = []
+    processes: list[subprocess.Popen[str]] = []
+
+    def sit(*names: str) -> int:
+        """The device of a process that takes a seat and stays."""
+        command = [sys.executable, "-c", SIT, str(tmp_path), *names]
+        processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        first, second = processes[-1].stdout.readline().split()
+        assert first == second  # a process keeps its seat
+        return int(first)
+
     try:
-        for expected in (0, 1, 0):
-            process, device = sit(tmp_path, "GPU-a", "GPU-b")
-            processes.append(process)
-            assert device == expected
+        assert [sit("GPU-a", "GPU-b") for _ in range(3)] == [0, 1, 0]
         # Devices are known by name: this process sees one of them alone, as its number 0.
-        process, device = sit(tmp_path, "GPU-b", "GPU-c")
-        processes.append(process)
-        assert device == 1
+        assert sit("GPU-b", "GPU-c") == 1
         processes[1].kill()
         processes[1].wait()
-        process, device = sit(tmp_path, "GPU-a", "GPU-b")
-        processes.append(process)
-        assert device == 1
+        assert sit("GPU-a", "GPU-b") == 1
     finally:
         for process in processes:
             process.kill()
@@ -58,20 +49,15 @@ def test_processes_spread_evenly_and_a_killed_one_leaves_its_seat(tmp_path: Path
 
 
 @pytest.mark.parametrize(("device", "count"), [("cpu", 4), ("cuda:3", 4), ("cuda", 1)])
-def test_a_device_that_is_named_or_alone_needs_no_seat(
-    device: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_or_only_device_needs_no_seat(device: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     assert own_device(device) == device
 
 
 def test_auto_is_a_device_that_is_there_and_is_told() -> None:
-    count = torch.cuda.device_count()
-    chosen = choose_device("auto", threads=3)
-    if not count:
-        assert (chosen.name, chosen.words) == ("cpu", "on the CPU, 3 threads")
-    else:
-        assert chosen.name == "cuda" and torch.cuda.get_device_name(0) in chosen.words
+    count, chosen = torch.cuda.device_count(), choose_device("auto", threads=3)
+    name, words = ("cuda", torch.cuda.get_device_name(0)) if count else ("cpu", "on the CPU, 3 threads")
+    assert chosen.name == name and (words in chosen.words if count else words == chosen.words)
     # Of other machines nothing is known: their GPUs must be asked for.
     assert workers_device("auto").name == "cpu" and "--device cuda" in workers_device("auto").words
     assert workers_device("cuda:7") == DeviceChoice("cuda:7", "on cuda:7 of the workers", is_here=False)
@@ -118,3 +104,44 @@ def test_a_folder_of_seats_that_others_made_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     with pytest.raises(ValueError, match="only this user can write"):
         claim_device(["GPU-x", "GPU-y"], seats)
+
+
+# Eight threads at once, each of which allocates; then what glibc says of its heaps.
+COUNT_HEAPS = """
+import ctypes, sys, threading
+from roibeam.pipelines.extract.shard.process_setup import use_one_arena
+
+if sys.argv[1] == "one":
+    use_one_arena()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+together = threading.Barrier(8)
+def allocate():
+    libc.malloc(1000)
+    together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc.fopen.restype, libc.malloc_info.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
+libc.fclose.argtypes = [ctypes.c_void_p]
+file = libc.fopen(sys.argv[2].encode(), b"w")
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+@pytest.mark.parametrize(
+    ("called", "users_own", "expected"), [("not", None, range(2, 17)), ("one", None, [1]), ("one", "3", [3])]
+)
+def test_threads_get_one_heap_or_what_the_user_says(
+    tmp_path: Path, called: str, users_own: str | None, expected: range | list[int]
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    if users_own is not None:
+        environment["MALLOC_ARENA_MAX"] = users_own
+    info = tmp_path / "info.xml"
+    subprocess.run([sys.executable, "-c", COUNT_HEAPS, called, str(info)], env=environment, check=True)
+    assert info.read_text().count("<heap nr=") in expected

@@ -1,7 +1,5 @@
 """Stores hurt by a seed, given to commands: an error of one line, or the truth; never a crash, a hang or a lie."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -39,38 +37,46 @@ _SECONDS = 20  # of one command
 OUTCOMES: Counter[tuple[str, int]] = Counter()  # (command, exit code)
 
 
-Commands = dict[str, Callable[..., None]]
+Command = Callable[[Original, Path, bool], object]
+Commands = dict[str, Command]
+Made = tuple[Original, Commands]
+
+
+def told(*words: str, stores: int = 1) -> Command:
+    """`roibeam store` with these words and the store, so often: whatever it answers."""
+    return lambda store, out, is_sealed: run("store", *words, *[store.folder] * stores)
+
+
+TOLD = {"verify": told("verify"), "diff": told("diff", stores=2), "info": told("info")}
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Original, Commands]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A store of features from elsewhere. Its records are of one kind, so that unhurt they would go into a file of
     every format."""
     kinds = [{"distribution": "full", "attributes": True, "image_feature": True}]
     store = write_original(tmp_path_factory.mktemp("damaged") / "store", kinds)
     return store, {
-        "verify": verifies, "copy": copies, "diff": differs, "info": shows,
-        "show": Showing.of(store), **{name: exports(name) for name in FORMATS},
+        **TOLD, "copy": copies, "show": showing(store), **{name: exports(name) for name in FORMATS},
         "evaluate": Evaluation.of(store, tmp_path_factory.mktemp("evaluated"), has_captions=False),
     }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def extracted(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> tuple[Original, Commands]:
+def extracted(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> Made:
     """A store that was extracted from photos: with its plan, and with captions of its own."""
     from roibeam.pipelines.toyworld.rendering import draw_samples
 
     folder = tmp_path_factory.mktemp("extracted")
-    captions = draw_samples(folder, count=12)
-    given = ("--captions", captions, "--shard-size", 9, *tiny_network)
+    given = ("--captions", draw_samples(folder, count=12), "--shard-size", 9, *tiny_network)
     code, said = run("extract", folder / "images", folder / "store", *given, seconds=600)
     assert not code, said
     with FeatureStore(folder / "store") as opened:
         store = original_of(folder / "store", list(opened.scan(check=True)))
     assert {"annotations.parquet", "plan.json", "plan/part-00000.jsonl"} <= set(store.files)
     return store, {
-        "verify": verifies, "copy": copies, "diff": differs, "info": shows, "repair": repairs,
-        "show": Showing.of(store), "mend": Repair(folder / "images"), "butd-tsv": exports("butd-tsv"),
+        **TOLD, "copy": copies, "repair": told("repair"), "show": showing(store), "mend": mending(folder / "images"),
+        "butd-tsv": exports("butd-tsv"),
         "evaluate": Evaluation.of(store, tmp_path_factory.mktemp("evaluated"), has_captions=True),
     }  # fmt: skip
 
@@ -123,13 +129,13 @@ def has_wrong_values(folder: Path, wanted: dict[str, RegionRecord]) -> bool:
         return any(not record.equals(wanted[record.image_id]) for record in opened)
 
 
-def copies(store: Original, out: Path, *, is_sealed: bool) -> None:
+def copies(store: Original, out: Path, is_sealed: bool) -> None:
     code, said = run("store", "copy", store.folder, out)
     assert code or is_sealed or not has_wrong_values(out, store.wanted), said
 
 
-def exports(name: str) -> Callable[..., None]:
-    def export(store: Original, out: Path, *, is_sealed: bool) -> None:
+def exports(name: str) -> Command:
+    def export(store: Original, out: Path, is_sealed: bool) -> None:
         suffixes = format_named(name).suffixes
         file = out.with_suffix(suffixes[0] if suffixes else "")
         code, said = run("store", "export", store.folder, file, "--format", name)
@@ -144,80 +150,50 @@ def exports(name: str) -> Callable[..., None]:
     return export
 
 
-def differs(store: Original, out: Path, *, is_sealed: bool) -> None:
-    run("store", "diff", store.folder, store.folder)
-
-
-def repairs(store: Original, out: Path, *, is_sealed: bool) -> None:
-    run("store", "repair", store.folder)
-
-
-@dataclass(frozen=True)
-class Showing:
-    """Some images of the store, shown; `said` is what is said of the unhurt ones.
+def showing(store: Original) -> Command:
+    """Shows two images of the store, whose words are compared with those of the unhurt one.
 
     Names of classes are left out: manifest.json holds them, of which no sum is kept (docs/store-format.md).
     """
 
-    said: dict[str, list[list[str]]]
-
-    @classmethod
-    def of(cls, store: Original) -> Showing:
-        ids = list(store.wanted)
-        return cls({image_id: cls._shown(store, image_id)[1] for image_id in (ids[0], ids[-1])})
-
-    @staticmethod
-    def _shown(store: Original, image_id: str) -> tuple[int, list[list[str]]]:
+    def shown(image_id: str) -> tuple[int, list[list[str]]]:
         """Exit code, and the first words of each line: of a region its score and box."""
         code, said = run("store", "show", store.folder, image_id)
         return code, [line.split()[:5] for line in said.splitlines()]
 
-    def __call__(self, store: Original, out: Path, *, is_sealed: bool) -> None:
-        for image_id, unhurt in self.said.items():
-            code, said = self._shown(store, image_id)
-            assert code or is_sealed or said == unhurt, said
+    ids = list(store.wanted)
+    unhurt = {image_id: shown(image_id)[1] for image_id in (ids[0], ids[-1])}
+
+    def show(store: Original, out: Path, is_sealed: bool) -> None:
+        for image_id, wanted in unhurt.items():
+            code, said = shown(image_id)
+            assert code or is_sealed or said == wanted, said
+
+    return show
 
 
-@dataclass(frozen=True)
-class Repair:
+def mending(photos: Path) -> Command:
     """A repair from the photos: what it calls done is whole, and what it was."""
 
-    photos: Path
-
-    def __call__(self, store: Original, out: Path, *, is_sealed: bool) -> None:
-        code, said = run("store", "repair", store.folder, "--photos", self.photos)
+    def mend(store: Original, out: Path, is_sealed: bool) -> None:
+        code, said = run("store", "repair", store.folder, "--photos", photos)
         if not code and not is_sealed:
             assert not has_wrong_values(store.folder, store.wanted), said
             again, found = run("store", "verify", store.folder, "--deep")
             assert not again, (said, found)
 
-
-def shows(store: Original, out: Path, *, is_sealed: bool) -> None:
-    run("store", "info", store.folder)
-
-
-def verifies(store: Original, out: Path, *, is_sealed: bool) -> None:
-    run("store", "verify", store.folder)
+    return mend
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A small model, asked about captions of the store's images; whole, it must give the same figures each time.
+    """A small model, asked about captions of the store's images; whole, it must give the same figures each time."""
 
-    Attributes:
-        arguments: of the command, after the store.
-        figures: of the unhurt store.
-    """
-
-    arguments: tuple[object, ...]
-    figures: Any
+    arguments: tuple[object, ...]  # of the command, after the store
+    figures: Any  # of the unhurt store
 
     @classmethod
-    def of(cls, store: Original, folder: Path, *, has_captions: bool) -> Evaluation:
-        """
-        Args:
-            has_captions: the store has some of its own.
-        """
+    def of(cls, store: Original, folder: Path, *, has_captions: bool) -> "Evaluation":
         from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "picture", "of", "things", *"0123456789"]
@@ -230,23 +206,15 @@ class Evaluation:
         (folder / "captions.tsv").write_text("".join(lines))
         captions = () if has_captions else ("--captions", folder / "captions.tsv")
         given = (
-            folder / "model",
-            *captions,
-            "--tokenizer",
-            folder / "vocab.txt",
-            "--device",
-            "cpu",
-            "--no-retrieval",
-            "--threads",
-            1,
-            "--json",
-        )
+            folder / "model", *captions, "--tokenizer", folder / "vocab.txt", "--device", "cpu", "--no-retrieval",
+            "--threads", 1, "--json",
+        )  # fmt: skip
         arguments = ("evaluate", *given, "--store", store.folder, "--out", folder / "unhurt")
         code, said = run(*arguments, seconds=600)  # it imports torch and all that hangs on it
         assert not code, said
         return cls(given, _figures(folder / "unhurt"))
 
-    def __call__(self, store: Original, out: Path, *, is_sealed: bool) -> None:
+    def __call__(self, store: Original, out: Path, is_sealed: bool) -> None:
         code, said = run("evaluate", *self.arguments, "--store", store.folder, "--out", out)
         assert code or is_sealed or _figures(out) == self.figures, said
 
@@ -255,9 +223,7 @@ def _figures(folder: Path) -> Any:
     return json.loads((folder / "results.json").read_text())["figures"]
 
 
-def test_a_record_is_compared_before_a_person_or_a_model_sees_it(
-    written: tuple[Original, Commands], tmp_path: Path
-) -> None:
+def test_a_record_is_compared_before_a_person_or_a_model_sees_it(written: Made, tmp_path: Path) -> None:
     """One bit of a feature, in every command that reads records to show them or to learn from them."""
     store, commands = written
     image_id = next(one.image_id for one in store.wanted.values() if one.num_regions > 2)
@@ -318,7 +284,7 @@ def examine(store: Original, commands: Commands, place: Path, seed: int) -> str:
         with contextlib.suppress(ValueError, OSError, KeyError), FeatureStore(store.folder) as opened:
             sealed = any(not record.equals(store.wanted[record.image_id]) for record in opened.scan(check=True))
     for name in choose.sample(sorted(commands), 3):
-        commands[name](store, place / f"{seed}-{name}", is_sealed=sealed)
+        commands[name](store, place / f"{seed}-{name}", sealed)
     return "d" if deep else "."
 
 
@@ -326,9 +292,7 @@ def examine(store: Original, commands: Commands, place: Path, seed: int) -> str:
     "seeds",
     [range(4), pytest.param(range(1000, 1000 + max(2, round(2000 * SHARE))), marks=pytest.mark.soak, id="2000")],
 )
-def test_commands_on_damaged_stores(
-    written: tuple[Original, Commands], extracted: tuple[Original, Commands], tmp_path: Path, seeds: range
-) -> None:
+def test_commands_on_damaged_stores(written: Made, extracted: Made, tmp_path: Path, seeds: range) -> None:
     """Stores of both kinds take turns."""
     run("store", "verify", written[0].folder, "--deep", seconds=600)  # imports, once for all seeds
 

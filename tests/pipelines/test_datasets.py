@@ -1,20 +1,24 @@
-"""Readers of boxes and labels, and of json: real samples, made files with every oddity, damaged or hostile ones."""
-
-from __future__ import annotations
+"""Readers of data sets and of json: real samples, made files with every oddity, damaged or hostile ones."""
 
 import json
+import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from dataset_examples import error_of, write
+from dataset_examples import assert_refused, write
 
+from roibeam.pipelines.data.captions.caption_files import read_captions
 from roibeam.pipelines.data.datasets import image_boxes, rows
+from roibeam.pipelines.data.datasets.caption_lists import read_sbu
 from roibeam.pipelines.data.datasets.coco import read_coco, read_coco_boxes, read_coco_instances
 from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
-from roibeam.pipelines.data.datasets.rows import BadRow, read_json_members
+from roibeam.pipelines.data.datasets.karpathy import KarpathySentence, read_karpathy
+from roibeam.pipelines.data.datasets.rows import BadRow, CaptionRow, read_json_members, read_lines
+from roibeam.pipelines.data.datasets.text_sets import TextLine, read_text_corpus
 from roibeam.pipelines.data.datasets.visual_genome import (
     NameList,
     SplitRow,
@@ -23,8 +27,7 @@ from roibeam.pipelines.data.datasets.visual_genome import (
     read_split,
     read_visual_genome,
 )
-
-# ---- json, piece by piece
+from roibeam.pipelines.data.source_kinds import open_source
 
 PIECES = (
     '{"a": [1, "x\\u00e9", {"b": [2, 3]}], "n": 12345, "m": [-1.25, 1e5, -0.5E-7, 0, 12, NaN, -Infinity, false], '
@@ -50,7 +53,7 @@ def test_json_members_are_those_of_json_wherever_the_file_is_cut(
     ("content", "words"),
     [
         ("", "not a json file"),
-        ("{", r"not a json file \(expected \", got the end of the file"),
+        ("{", 'not a json file (expected ", got the end of the file'),
         (b'{"a": "\xff"}', "not a json file"),
         ('{"a": [1, 2', "expected , or ], got the end of the file"),
         ('{"a": [1 2]}', "expected , or ], got '2' at character 9"),
@@ -69,25 +72,17 @@ def test_json_members_are_those_of_json_wherever_the_file_is_cut(
     ],
 )
 def test_damaged_json_is_one_error(tmp_path: Path, content: str | bytes, words: str) -> None:
-    path = write(tmp_path / "a.json", content)
-    message = error_of(lambda: list(read_json_members(path, expected="x")))
-    assert "a.json" in message
-    with pytest.raises(ValueError, match=words):
-        list(read_json_members(path, expected="x"))
+    assert_refused(lambda path: read_json_members(path, expected="x"), write(tmp_path / "a.json", content), words)
 
 
-def test_an_entry_without_end_is_refused_before_it_fills_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_without_end_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "_CHUNK_CHARACTERS", 100)
     monkeypatch.setattr(rows, "MAX_ENTRY_CHARACTERS", 1000)
     short = write(tmp_path / "a.json", {"images": ["x" * 900] * 20})
     assert len(list(read_json_members(short, expected="x"))) == 20  # a list may be long
     long = write(tmp_path / "b.json", {"images": ["y", "x" * 9000]})
-    assert "entry of over 1000 characters" in error_of(lambda: list(read_json_members(long, expected="x")))
+    assert_refused(lambda path: read_json_members(path, expected="x"), long, "entry of over 1000 characters")
 
-
-# ---- COCO
 
 SIZED = [{"id": 7, "file_name": "b.jpg", "height": 40, "width": 50}, {"id": 2, "file_name": "a.jpg"}]
 TWO_CLASSES = [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person", "supercategory": "person"}]
@@ -129,14 +124,11 @@ def test_instances_of_the_pack(made_data: Path) -> None:
 
 
 def test_instances_have_contiguous_classes_marks_and_areas(tmp_path: Path) -> None:
-    found = read_coco_instances(
-        instances(
-            tmp_path,
-            box(1, 2, 3, 4, id=5, area=6.5, iscrowd=0),
-            {"image_id": 2, "bbox": [0, 0, 900, 900], "category_id": 1, "iscrowd": 1},
-            box(-1, 30, 10.5, 20, category_id=1, ignore=1),
-        )
-    )
+    found = read_coco_instances(instances(
+        tmp_path, box(1, 2, 3, 4, id=5, area=6.5, iscrowd=0),
+        {"image_id": 2, "bbox": [0, 0, 900, 900], "category_id": 1, "iscrowd": 1},
+        box(-1, 30, 10.5, 20, category_id=1, ignore=1),
+    ))  # fmt: skip
     assert found.class_names == ("person", "toothbrush")
     b, a = found.images
     assert (b.image_id, b.image_hw, a.image_id, a.image_hw) == ("b", (40, 50), "a", None)
@@ -147,11 +139,8 @@ def test_instances_have_contiguous_classes_marks_and_areas(tmp_path: Path) -> No
 
 
 def test_boxes_without_area_are_left_out_and_counted(tmp_path: Path) -> None:
-    found = read_coco_instances(
-        instances(
-            tmp_path, box(1, 2, 3, 0), box(1, 2, -3, 4), box(50, 0, 3, 4), box(0, -5, 3, 5), box(1, 1, 1, 1, id=4)
-        )
-    )
+    bad = (box(1, 2, 3, 0), box(1, 2, -3, 4), box(50, 0, 3, 4), box(0, -5, 3, 5))
+    found = read_coco_instances(instances(tmp_path, *bad, box(1, 1, 1, 1, id=4)))
     assert found.images[0].left_out == ("box without area",) * 2 + ("box outside the image",) * 2
     assert found.images[0].annotation_ids.tolist() == [4]
     assert found.images[1].boxes.shape == (0, 4)  # no annotation: still a row
@@ -168,9 +157,7 @@ def test_boxes_without_area_are_left_out_and_counted(tmp_path: Path) -> None:
     ],
 )
 def test_instances_of_another_shape_are_one_error(tmp_path: Path, annotation: dict[str, Any], words: str) -> None:
-    path = instances(tmp_path, annotation)
-    message = error_of(lambda: read_coco_instances(path))
-    assert words in message and "i.json" in message
+    assert_refused(read_coco_instances, instances(tmp_path, annotation), words)
 
 
 @pytest.mark.parametrize(
@@ -187,30 +174,23 @@ def test_instances_of_another_shape_are_one_error(tmp_path: Path, annotation: di
     ],
 )
 def test_boxes_of_another_shape_are_one_error(tmp_path: Path, annotation: dict[str, Any], words: str) -> None:
-    path = instances(tmp_path, annotation)
     for read in (read_coco_instances, read_coco_boxes):
-        message = error_of(lambda read=read: read(path))
-        assert words in message and "i.json" in message
+        assert_refused(read, instances(tmp_path, annotation), words)
 
 
 def test_instances_need_their_lists(tmp_path: Path) -> None:
-    for categories in (None, {"id": 1}):
-        assert 'lacks "categories"' in error_of(
-            lambda c=categories: read_coco_instances(instances(tmp_path, categories=c))
-        )
     twice = [*TWO_CLASSES, {"id": 1, "name": "again"}]
-    assert "two categories have the id 1" in error_of(
-        lambda: read_coco_instances(instances(tmp_path, categories=twice))
-    )
-    assert "expected a COCO file" in error_of(lambda: read_coco_instances(instances(tmp_path, images=None)))
+    for other, words in (
+        ({"categories": None}, 'lacks "categories"'), ({"categories": {"id": 1}}, 'lacks "categories"'),
+        ({"categories": twice}, "two categories have the id 1"), ({"images": None}, "expected a COCO file"),
+    ):  # fmt: skip
+        assert_refused(read_coco_instances, instances(tmp_path, **other), words)
 
 
 def test_captions_that_are_no_text_are_one_error(tmp_path: Path) -> None:
     path = write(tmp_path / "c.json", {"images": SIZED, "annotations": [{"image_id": 2, "caption": "\ud800"}]})
-    assert "annotations[0]: the caption holds half a surrogate pair" in error_of(lambda: read_coco(path))
+    assert_refused(read_coco, path, "annotations[0]: the caption holds half a surrogate pair")
 
-
-# ---- Visual Genome
 
 OBJECTS = NameList(("stop sign", "tree"), {"stop sign": 0, "stopsign": 0, "tree": 1})
 ATTRIBUTES = NameList(("gray", "tall"), {"gray": 0, "grey": 0, "tall": 1})
@@ -226,7 +206,11 @@ def xml_object(name: str, sides: tuple[object, ...], *attributes: str, more: str
 def annotation(tmp_path: Path, *objects: str, size: str = "<width>50</width><height>40</height>") -> LabelledImage:
     relation = "<relation><subject_id>1</subject_id><object_id>2</object_id><predicate>on</predicate></relation>"
     text = f"<annotation><folder>VG</folder><size>{size}</size>{''.join(objects)}{relation}</annotation>"
-    return read_annotation(write(tmp_path / "1.xml", text), "VG/1", "VG/1.jpg", OBJECTS, ATTRIBUTES)
+    return annotation_in(write(tmp_path / "1.xml", text))
+
+
+def annotation_in(path: str) -> LabelledImage:
+    return read_annotation(path, "VG/1", "VG/1.jpg", OBJECTS, ATTRIBUTES)
 
 
 def test_an_annotation_gives_boxes_classes_and_attributes(tmp_path: Path) -> None:
@@ -256,9 +240,7 @@ def test_an_annotation_gives_boxes_classes_and_attributes(tmp_path: Path) -> Non
         ((1, 1, 4), "object without a box"),
     ],
 )
-def test_objects_without_a_box_of_the_image_are_left_out(
-    tmp_path: Path, sides: tuple[object, ...], reason: str
-) -> None:
+def test_objects_without_a_box_are_left_out(tmp_path: Path, sides: tuple[object, ...], reason: str) -> None:
     found = annotation(tmp_path, xml_object("tree", sides), xml_object("tree", (1, 1, 2, 2), "tall"))
     assert found.left_out == (reason,) and found.attribute_ids.tolist() == [[1]]
 
@@ -294,29 +276,23 @@ BOMB = '<!DOCTYPE annotation [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a
         ("<scene/>", "expected <annotation> as in Visual Genome's xml files, got <scene>"),
     ],
 )
-def test_xml_that_is_damaged_or_declares_entities_is_one_error(
-    tmp_path: Path, content: str | bytes, words: str
-) -> None:
-    path = write(tmp_path / "1.xml", content)
-    message = error_of(lambda: read_annotation(path, "1", "1.jpg", OBJECTS, ATTRIBUTES))
-    assert words in message and "1.xml" in message
+def test_xml_damaged_or_with_entities_is_one_error(tmp_path: Path, content: str | bytes, words: str) -> None:
+    assert_refused(annotation_in, write(tmp_path / "1.xml", content), words)
 
 
 def test_xml_of_any_depth_and_length_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = write(tmp_path / "1.xml", "<annotation>" + "<a>" * 100_000 + "</a>" * 100_000 + "</annotation>")
-    assert len(read_annotation(deep, "1", "1.jpg", OBJECTS, ATTRIBUTES).boxes) == 0
+    assert len(annotation_in(deep).boxes) == 0
     monkeypatch.setattr(image_boxes, "MAX_XML_BYTES", 1000)
-    assert "over 1000 bytes" in error_of(lambda: read_annotation(deep, "1", "1.jpg", OBJECTS, ATTRIBUTES))
+    assert_refused(annotation_in, deep, "over 1000 bytes")
 
 
 def test_a_split_gives_its_images_and_counts_what_it_cannot(tmp_path: Path) -> None:
     (tmp_path / "xml").mkdir()
     write(tmp_path / "xml" / "1.xml", f"<annotation>{xml_object('tree', (1, 1, 2, 2))}</annotation>")
     write(tmp_path / "xml" / "2.xml", "<annotation>")
-    lines = (
-        "VG_100K/1.jpg xml/1.xml\n\nVG_100K/2.jpg xml/2.xml\r\nVG_100K/3.jpg xml/3.xml\nVG/4.jpg\n../5.jpg xml/1.xml"
-    )
-    path = write(tmp_path / "train.txt", lines + "\na.jpg ../../etc/passwd")
+    lines = ["VG_100K/1.jpg xml/1.xml", "", "VG_100K/2.jpg xml/2.xml\r", "VG_100K/3.jpg xml/3.xml", "VG/4.jpg"]
+    path = write(tmp_path / "train.txt", "\n".join([*lines, "../5.jpg xml/1.xml", "a.jpg ../../etc/passwd"]))
     image, *bad = read_visual_genome(path, OBJECTS, ATTRIBUTES)
     assert isinstance(image, LabelledImage) and (image.image_id, image.file_name) == ("VG_100K/1", "VG_100K/1.jpg")
     leaves = "path leaves the image folder"
@@ -326,8 +302,8 @@ def test_a_split_gives_its_images_and_counts_what_it_cannot(tmp_path: Path) -> N
 
 def test_a_list_without_its_xml_files_is_an_error(made_data: Path) -> None:
     path = str(made_data / "vg" / "train_head50.txt")
-    message = error_of(lambda: list(read_visual_genome(path, OBJECTS, ATTRIBUTES)))
-    assert "none of its 50 lines names an xml file" in message
+    read = partial(read_visual_genome, objects=OBJECTS, attributes=ATTRIBUTES)
+    assert_refused(read, path, "none of its 50 lines names an xml file")
 
 
 def test_lists_of_photos(made_data: Path) -> None:
@@ -353,8 +329,136 @@ def test_vocabularies_of_the_pack(shared_data: Path) -> None:
     ("content", "words"),
     [("a\n\nb", "line 2: no name"), ("a\n,b\n", "line 2: no name"), (b"a\n\xff", "line 2: not UTF-8")],
 )
-def test_vocabularies_with_lines_that_are_no_names_are_refused(
-    tmp_path: Path, content: str | bytes, words: str
-) -> None:
-    path = write(tmp_path / "objects_vocab.txt", content)
-    assert words in error_of(lambda: read_names(path))
+def test_vocabularies_with_nameless_lines_are_refused(tmp_path: Path, content: str | bytes, words: str) -> None:
+    assert_refused(read_names, write(tmp_path / "objects_vocab.txt", content), words)
+
+
+def test_karpathy_splits_of_the_pack(made_data: Path) -> None:
+    folder = made_data / "formats" / "karpathy"
+    coco = list(read_karpathy(str(folder / "dataset_coco.json")))
+    assert Counter(image.split for image in coco) == {"train": 3, "restval": 1, "val": 2, "test": 2}
+    own = Counter(name for name, _ in read_coco(str(made_data / "coco" / "captions_train2014.json")).captions)
+    assert {image.image_id: len(image.sentences) for image in coco} == own  # the same ids as COCO's own file
+    first = coco[0]
+    assert (first.file_name, first.number, first.coco_id) == ("train2014/COCO_train2014_000000000790.jpg", 0, 790)
+    words = ("a", "red", "cloth", "lies", "on", "table", "790", "beside", "a", "cup")
+    assert first.sentences[0] == KarpathySentence(0, "a red cloth lies on table 790 beside a cup", words)
+    flickr = list(read_karpathy(str(folder / "dataset_flickr30k.json"), id_rule="with-extension"))
+    assert Counter(image.split for image in flickr) == {"train": 4, "val": 2, "test": 2}
+    assert (flickr[0].image_id, flickr[0].file_name, flickr[0].coco_id) == ("36979.jpg", "36979.jpg", None)
+
+
+def test_karpathy_sources_and_captions(made_data: Path) -> None:
+    coco, flickr = (made_data / "formats" / "karpathy" / f"dataset_{name}.json" for name in ("coco", "flickr30k"))
+    source = open_source(str(coco), image_root=str(made_data / "images"))  # which has no folder train2014
+    assert source.kind == "karpathy" and len(source.images) == 8
+    assert all(Path(image.location).is_file() for image in source.images)
+    photos = made_data / "formats" / "flickr30k_entities" / "flickr30k-images"
+    assert all(Path(image.location).is_file() for image in open_source(str(flickr), image_root=str(photos)).images)
+    rows_of_coco, notes = read_captions(str(coco))
+    assert len(rows_of_coco) == 20 and len({row.name for row in rows_of_coco}) == 4
+    assert notes == ["20 captions of the splits val and test left out: evaluation data"]
+
+
+SENTENCE = {"raw": " A b. ", "tokens": ["a", "b"], "sentid": 3}
+KARPATHY = {"filename": "a.jpg", "imgid": 0, "split": "train", "sentences": [SENTENCE]}
+
+
+def test_karpathy_paths_have_the_folder_where_it_is_there(tmp_path: Path) -> None:
+    images = [KARPATHY | {"filepath": "val2014"}, KARPATHY | {"filename": "b.jpg", "filepath": "train2014"}]
+    path = write(tmp_path / "d.json", {"dataset": "coco", "images": images})
+    assert [image.location for image in open_source(path).images] == [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"]
+    (tmp_path / "val2014").mkdir()
+    found = [image.location for image in open_source(path).images]
+    assert found == [f"{tmp_path}/val2014/a.jpg", f"{tmp_path}/train2014/b.jpg"]
+
+
+def test_karpathy_captions_of_test_images_alone_are_no_training_set(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.json", {"images": [KARPATHY | {"split": "test"}], "dataset": "coco"})
+    assert_refused(read_captions, path, "no captions in it", "1 caption of the splits val and test left out")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"split": "trian"}, 'split must be one of train, restval, val, test, got "trian"'),
+        ({"filename": "../a.jpg"}, "path leaves the image folder"),
+        ({"filepath": "../.."}, "path leaves the image folder"),
+        ({"filepath": "/etc"}, "path leaves the image folder"),
+        ({"filename": 3}, "filename must be text, got 3"),
+        ({"imgid": True}, "imgid must be a whole number, got true"),
+        ({"sentences": {}}, "sentences must be a list"),
+        ({"sentences": ["x"]}, 'sentences[0]: expected an object, got "x"'),
+        ({"sentences": [{"raw": "x", "tokens": [1], "sentid": 1}]}, "tokens must be a list of words"),
+        ({"sentences": [{"raw": "\ud800", "tokens": [], "sentid": 1}]}, "half a surrogate pair"),
+        ({"sentences": [{"tokens": [], "sentid": 1}]}, "sentences[0]: lacks raw"),
+    ],
+)
+def test_karpathy_entries_of_another_shape_are_one_error(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    path = write(tmp_path / "d.json", {"images": [KARPATHY, KARPATHY | change]})
+    assert_refused(read_karpathy, path, words, "images[1]")
+
+
+def test_sbu_of_the_pack(made_data: Path, tmp_path: Path) -> None:
+    path = made_data / "formats" / "sbu" / "sbu-captions-all.json"
+    found = list(read_sbu(str(path)))
+    assert len(found) == 21 and all(isinstance(row, CaptionRow) for row in found)
+    name = "4385058960_b0f291553e"
+    assert found[0] == CaptionRow(1, "A chair in room 0", f"{name}.jpg", name)
+    for number in (84002, 131486):
+        photo = made_data / "images" / f"COCO_train2014_{number:012}.jpg"
+        shutil.copyfile(photo, tmp_path / f"{number}.jpg")
+    source = open_source(str(path), image_root=str(tmp_path))
+    assert source.kind == "sbu" and len(source.images) == 11 and source.notes == []
+    assert sum(Path(image.location).is_file() for image in source.images) == 2
+    assert len(read_captions(str(path))[0]) == 21
+
+
+def test_bad_sbu_rows_are_counted_with_their_reason(tmp_path: Path) -> None:
+    one = "http://a.com/1/x.jpg?size=2"
+    urls = [one, "http://b.com/2/x.jpg", one, "HTTPS://c.com/", "http://[/y.jpg", "images/z.jpg", "../z.jpg", None,
+            "http://a.com/w.jpg", "http://a.com/v.jpg"]  # fmt: skip
+    captions = [" one ", "two", "three", "four", "five", "six", "seven", "eight", " ", "\ud800"]
+    path = write(tmp_path / "s.json", {"captions": captions, "image_urls": urls})  # any order, no user_ids
+    assert list(read_sbu(path)) == [
+        CaptionRow(1, "one", "x.jpg", "x"),
+        BadRow(2, "another URL ends in the same file name"),
+        CaptionRow(3, "three", "x.jpg", "x"),
+        BadRow(4, "URL names no file"),
+        BadRow(5, "not a URL"),
+        CaptionRow(6, "six", "images/z.jpg", "images/z"),
+        BadRow(7, "path leaves the image folder"),
+        BadRow(8, "no URL"),
+        BadRow(9, "empty caption"),
+        BadRow(10, "caption is not valid UTF-8"),
+    ]
+    assert "(entries 2, 4, 5, 7, 8, 9, 10)" in open_source(path).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"image_urls": ["http://a/b.jpg"], "captions": []}, "1 image_urls, 0 user_ids and 0 captions"),
+        ({"image_urls": [], "captions": [], "user_ids": ["x"]}, "0 image_urls, 1 user_ids and 0 captions"),
+        ({"image_urls": ["http://a/b.jpg"]}, "expected an SBU file"),
+        ({"captions": "x", "image_urls": []}, "expected an SBU file"),
+    ],
+)
+def test_sbu_lists_of_other_lengths_are_one_error(tmp_path: Path, content: dict[str, Any], words: str) -> None:
+    assert_refused(open_source, write(tmp_path / "s.json", content), words)
+
+
+def test_a_corpus_is_lines_in_documents(tmp_path: Path) -> None:
+    content = "\ufeff\n\n First one.\r\nSecond\u2028one.\n \n\nThird.\n".encode() + b"\xff\nFourth."
+    assert list(read_text_corpus(write(tmp_path / "t.txt", content))) == [
+        TextLine(3, 0, "First one."), TextLine(4, 0, "Second\u2028one."), TextLine(7, 1, "Third."),
+        BadRow(8, "not UTF-8"), TextLine(9, 1, "Fourth."),
+    ]  # fmt: skip
+    assert list(read_text_corpus(write(tmp_path / "empty.txt", ""))) == []
+
+
+def test_a_line_without_end_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MAX_LINE_BYTES", 10)
+    path = write(tmp_path / "t.txt", "x" * 10 + "\n" + "x" * 9 + "\n" + "y" * 95 + "\nz\n" + "w" * 40)
+    long = "longer than 10 bytes"
+    assert list(read_lines(path)) == [BadRow(1, long), (2, "x" * 9), BadRow(3, long), (4, "z"), BadRow(5, long)]

@@ -1,8 +1,7 @@
 """A detector judged on photos: detections by class, the whole way through, a perfect and a blind detector, refusals."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from labelled_examples import labelled, random_boxes
+from labelled_examples import labelled, random_boxes, slow_overlap
 from torch import Tensor, nn
 
 from roibeam.extraction.detector import Detector, HeadOutputs
@@ -50,17 +49,10 @@ def write_photo(folder: Path, name: str, seed: int) -> np.ndarray:
 @pytest.fixture
 def photos(tmp_path: Path) -> list[LabelledImage]:
     """Four photos in `tmp_path`: objects apart from each other, ignored ones, a crowd, no object."""
+    apart, three = [[4, 4, 40, 40], [60, 10, 120, 50]], [[10, 50, 60, 90], [70, 5, 100, 30], [2, 2, 40, 40]]
     rows = [
-        labelled(
-            [[4, 4, 40, 40], [60, 10, 120, 50]], [0, 1], ((0,), (3,)), file_name="0.png", image_hw=(HEIGHT, WIDTH)
-        ),
-        labelled(
-            [[10, 50, 60, 90], [70, 5, 100, 30], [2, 2, 40, 40]],
-            [2, 1, 0],
-            ((1,), (), (2,)),
-            ignored=[0, 0, 1],
-            file_name="1.png",
-        ),
+        labelled(apart, [0, 1], ((0,), (3,)), file_name="0.png", image_hw=(HEIGHT, WIDTH)),
+        labelled(three, [2, 1, 0], ((1,), (), (2,)), ignored=[0, 0, 1], file_name="1.png"),
         labelled(file_name="2.png", image_hw=(HEIGHT, WIDTH)),
         labelled([[0, 0, 128, 96], [20, 20, 70, 80]], [0, 3], ((), (5,)), crowds=[1, 0], file_name="3.png"),
     ]
@@ -69,45 +61,30 @@ def photos(tmp_path: Path) -> list[LabelledImage]:
     return rows
 
 
-class Knowing(nn.Module):
-    """Backbone of a detector that knows the photos: its map is the photo."""
+class Part(nn.Module):
+    """A part of a detector that answers as a function does."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return pixels
+        self.forward = function
 
 
-def photo_number(feature_map: Tensor) -> int:
-    return round(float(feature_map[0, 0, 0, 0]) + CONVENTIONS["hf"].pixel_mean[0])
+def knowing_detector(photos: list[LabelledImage], *, blind: bool = False) -> Detector:
+    """Its map is the photo. It proposes the boxes of all objects that are not ignored, or none; it is certain of the
+    class and first attribute of an object's box, and of other boxes that they are background."""
 
+    def seen(feature_map: Tensor) -> LabelledImage:
+        return photos[round(float(feature_map[0, 0, 0, 0]) + CONVENTIONS["hf"].pixel_mean[0])]
 
-class TrueProposals(nn.Module):
-    """The boxes of a photo's objects that are not ignored, or none."""
-
-    def __init__(self, photos: list[LabelledImage], *, blind: bool) -> None:
-        super().__init__()
-        self.photos, self.blind = photos, blind
-
-    def forward(self, feature_map: Tensor, input_hw: tuple[int, int], factor: float) -> Proposals:
-        image = self.photos[photo_number(feature_map)]
-        boxes = torch.from_numpy(image.boxes[~image.ignored])[: 0 if self.blind else None]
+    def proposals(feature_map: Tensor, input_hw: tuple[int, int], factor: float) -> Proposals:
+        image = seen(feature_map)
+        boxes = torch.from_numpy(image.boxes[~image.ignored])[: 0 if blind else None]
         return Proposals(boxes, torch.ones(len(boxes)))
 
-
-class TrueHeads(nn.Module):
-    """Certain of the class and first attribute of an object's box; of other boxes that they are background."""
-
-    def __init__(self, photos: list[LabelledImage]) -> None:
-        super().__init__()
-        self.photos = photos
-
-    def forward(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
-        image = self.photos[photo_number(feature_map)]
-        classes = torch.zeros(len(boxes), NUM_CLASSES + 1)
-        attributes = torch.zeros(len(boxes), NUM_ATTRIBUTES + 1)
+    def heads(feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
+        image = seen(feature_map)
+        classes, attributes = (torch.zeros(len(boxes), count + 1) for count in (NUM_CLASSES, NUM_ATTRIBUTES))
         for row, box in enumerate(boxes.numpy()):
             objects = np.flatnonzero((image.boxes == box).all(axis=1))
             classes[row, image.class_ids[objects[0]] if len(objects) else -1] = 1e4
@@ -116,17 +93,21 @@ class TrueHeads(nn.Module):
         deltas = torch.zeros(len(boxes), NUM_CLASSES, 4)
         return RegionOutputs(torch.zeros(len(boxes), 2), classes, attributes, deltas)
 
+    sizes = {"num_classes": NUM_CLASSES, "num_attributes": NUM_ATTRIBUTES, "short_edge": HEIGHT}
+    return built(DetectorConfig(**sizes, long_edge=2 * HEIGHT), CONVENTIONS["hf"], proposals, heads)
 
-def knowing_detector(photos: list[LabelledImage], *, blind: bool = False) -> Detector:
-    config = DetectorConfig(
-        num_classes=NUM_CLASSES, num_attributes=NUM_ATTRIBUTES, short_edge=HEIGHT, long_edge=2 * HEIGHT
-    )
-    parts = {"proposal_generator": TrueProposals(photos, blind=blind), "roi_heads": TrueHeads(photos)}
-    return Detector(config, CONVENTIONS["hf"], SELECTIONS["butd-10-100"], backbone=Knowing(), **parts)
+
+def built(
+    config: DetectorConfig, conventions: Conventions | None, proposals: Callable[..., Proposals],
+    heads: Callable[..., RegionOutputs],
+) -> Detector:  # fmt: skip
+    parts = {"proposal_generator": Part(proposals), "roi_heads": Part(heads)}
+    return Detector(config, conventions, SELECTIONS["butd-10-100"], backbone=Part(lambda pixels: pixels), **parts)
 
 
 def judged(detector: Detector, photos: list[LabelledImage], folder: Path, **options: object) -> DetectionReport:
-    return evaluate_detector(detector, photos, str(folder), class_names=CLASSES, attribute_names=ATTRIBUTES, **options)  # type: ignore[arg-type]
+    names = {"class_names": CLASSES, "attribute_names": ATTRIBUTES}
+    return evaluate_detector(detector, photos, str(folder), **names | options)  # type: ignore[arg-type]
 
 
 def test_a_perfect_detector_is_perfect_in_everything(tmp_path: Path, photos: list[LabelledImage]) -> None:
@@ -181,9 +162,7 @@ def test_lines_for_a_terminal(tmp_path: Path, photos: list[LabelledImage]) -> No
 def test_photos_without_attributes(tmp_path: Path, photos: list[LabelledImage]) -> None:
     bare = [replace(row, attribute_ids=np.empty((len(row.boxes), 0), np.int64)) for row in photos]
     for names in ((), ATTRIBUTES):
-        report = evaluate_detector(
-            knowing_detector(photos), bare, str(tmp_path), class_names=CLASSES, attribute_names=names
-        )
+        report = judged(knowing_detector(photos), bare, tmp_path, attribute_names=names)
         assert (report.attributes.mean, report.attribute_accuracy.given_boxes, report.objects.mean) == (None, None, 1)
         assert "worst attributes:" not in report_lines(report)
         assert any(line.startswith("attribute mAP") for line in report_lines(report)) is bool(names)
@@ -222,18 +201,12 @@ def slow_detections(
                 candidates.append((float(scores[row, class_id]), class_id, row, moved))
         kept: list[tuple[float, int, int, np.ndarray]] = []
         for candidate in sorted(candidates, key=lambda each: (-each[0], each[2])):
-            if all(overlap(candidate[3], other[3], extra) <= nms_iou for other in kept):
+            if all(slow_overlap(candidate[3], other[3], extra)[0] <= nms_iou for other in kept):
                 kept.append(candidate)
         results += kept
     results.sort(key=lambda each: (-each[0], each[2], each[1]))
     to_photo = outputs.network_input.scale.to_photo if rules.regression_pixels == "network" else (lambda boxes: boxes)
     return [(*each[:3], to_photo(torch.tensor(each[3], dtype=torch.float32)).tolist()) for each in results]
-
-
-def overlap(box: np.ndarray, other: np.ndarray, extra: float) -> float:
-    shared = np.maximum(np.minimum(box[2:], other[2:]) - np.maximum(box[:2], other[:2]) + extra, 0).prod()
-    areas = [(each[2:] - each[:2] + extra).prod() for each in (box, other)]
-    return float(shared / (sum(areas) - shared))
 
 
 @pytest.mark.parametrize("conventions, delta_cap", [("hf", 0.1), ("caffe", None)])  # a cap that many movements pass
@@ -287,42 +260,29 @@ def test_the_comparison_of_the_conventions_decides_at_the_threshold(comparison: 
 
 def outputs_of(boxes: Tensor, class_logits: Tensor, conventions: Conventions | None = None) -> HeadOutputs:
     """Head outputs of a photo of 128 x 96 that is not resized, with these boxes and logits and no movement."""
-    count = len(boxes)
+    count, num_classes = len(boxes), class_logits.shape[1] - 1
 
-    class Heads(nn.Module):
-        def forward(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
-            deltas, attributes = (
-                torch.zeros(count, class_logits.shape[1] - 1, 4),
-                torch.zeros(count, NUM_ATTRIBUTES + 1),
-            )
-            return RegionOutputs(torch.zeros(count, 2), class_logits, attributes, deltas)
+    def heads(feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
+        deltas, attributes = torch.zeros(count, num_classes, 4), torch.zeros(count, NUM_ATTRIBUTES + 1)
+        return RegionOutputs(torch.zeros(count, 2), class_logits, attributes, deltas)
 
-    class Boxes(nn.Module):
-        def forward(self, feature_map: Tensor, input_hw: tuple[int, int], factor: float) -> Proposals:
-            return Proposals(boxes, torch.ones(count))
-
-    config = DetectorConfig(num_classes=class_logits.shape[1] - 1, short_edge=HEIGHT, long_edge=2 * HEIGHT)
-    parts = {"proposal_generator": Boxes(), "roi_heads": Heads()}
-    detector = Detector(config, conventions, backbone=Knowing(), **parts)
+    config = DetectorConfig(num_classes=num_classes, short_edge=HEIGHT, long_edge=2 * HEIGHT)
+    detector = built(config, conventions, lambda *_: Proposals(boxes, torch.ones(count)), heads)
     return detector.head_outputs(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
 
 
 def test_refusals_name_the_photo_and_what_was_expected(tmp_path: Path, photos: list[LabelledImage]) -> None:
-    detector = knowing_detector(photos)
-    missing = replace(photos[0], file_name="not-there.png")
-    with pytest.raises(ValueError, match=r"not-there\.png: No such file"):
-        judged(detector, [missing], tmp_path)
     (tmp_path / "broken.jpg").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"broken\.jpg: no known image format"):
-        judged(detector, [replace(photos[0], file_name="broken.jpg")], tmp_path)
-    with pytest.raises(ValueError, match=r"0\.png: 128x96 pixels, its labels were made for 96x128"):
-        judged(detector, [replace(photos[0], image_hw=(WIDTH, HEIGHT))], tmp_path)
-    with pytest.raises(ValueError, match=r"0\.png': class 20 of an object has no name; there are 20"):
-        judged(detector, [replace(photos[0], class_ids=np.array([0, 20]))], tmp_path)
-    with pytest.raises(ValueError, match=r"0\.png': attribute 12 of an object has no name; there are 12"):
-        judged(detector, [replace(photos[0], attribute_ids=np.array([[0], [12]]))], tmp_path)
-    with pytest.raises(ValueError, match="there is none"):
-        judged(detector, [], tmp_path)
+    for change, words in (
+        ({"file_name": "not-there.png"}, r"not-there\.png: No such file"),
+        ({"file_name": "broken.jpg"}, r"broken\.jpg: no known image format"),
+        ({"image_hw": (WIDTH, HEIGHT)}, r"0\.png: 128x96 pixels, its labels were made for 96x128"),
+        ({"class_ids": np.array([0, 20])}, r"0\.png': class 20 of an object has no name; there are 20"),
+        ({"attribute_ids": np.array([[0], [12]])}, r"0\.png': attribute 12 of an object has no name; there are 12"),
+        (None, "there is none"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            judged(knowing_detector(photos), [] if change is None else [replace(photos[0], **change)], tmp_path)
 
 
 @pytest.mark.parametrize("name, value", [("score_threshold", 1.0), ("nms_iou", 0.0), ("max_per_image", 0)])
@@ -334,9 +294,9 @@ def test_settings_out_of_range(tmp_path: Path, photos: list[LabelledImage], name
 def test_detectors_that_cannot_be_judged(tmp_path: Path, photos: list[LabelledImage]) -> None:
     detector = knowing_detector(photos)
     with pytest.raises(ValueError, match="the photos have 3 classes, the detector has 20"):
-        evaluate_detector(detector, photos, str(tmp_path), class_names=CLASSES[:3])
+        judged(detector, photos, tmp_path, class_names=CLASSES[:3])
     with pytest.raises(ValueError, match="the photos have 3 attributes, the detector has 12"):
-        evaluate_detector(detector, photos, str(tmp_path), class_names=CLASSES, attribute_names=ATTRIBUTES[:3])
+        judged(detector, photos, tmp_path, attribute_names=ATTRIBUTES[:3])
     with pytest.raises(ValueError, match=r"training mode.* call its eval\(\) first"):
         judged(knowing_detector(photos).train(), photos, tmp_path)
     diverged = tiny("hf")

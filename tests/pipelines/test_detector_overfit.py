@@ -3,15 +3,13 @@
 Boxes under 12 pixels at the network's input, less than a cell of the map, are ignored in training and in judging.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
 import pytest
-from tiny_commands import ok
+from tiny_commands import Cli, ok
 
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.preprocessing import input_size
@@ -34,38 +32,28 @@ OPTIONS = [
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
-def test_the_eight_photos_are_learned_by_heart(roibeam: Any, shared_data: Path, tmp_path: Path) -> None:
+def test_the_eight_photos_are_learned_by_heart(roibeam: Cli, shared_data: Path, tmp_path: Path) -> None:
     """One detector, trained on Visual Genome's files, judged on these and on COCO's."""
     photos = shared_data / "images"
     instances = json.loads((shared_data / "coco" / "instances_train2014.json").read_text())
     sizes = {image["id"]: (image["height"], image["width"]) for image in instances["images"]}
     for entry in instances["annotations"]:
-        entry["ignore"] = int(too_small(entry["bbox"], *sizes[entry["image_id"]]))
+        _, factor = input_size(sizes[entry["image_id"]], SHORT_EDGE, LONG_EDGE, CONVENTIONS["vlbert-e2e"])
+        entry["ignore"] = int(min(entry["bbox"][2:]) * factor < SMALLEST_SIDE)
     coco, visual_genome = tmp_path / "instances.json", tmp_path / "train.txt"
     coco.write_text(json.dumps(instances))
     write_visual_genome(tmp_path, instances)
-    run = ok(
-        roibeam(
-            "detector", "train", tmp_path / "run", "--labels", visual_genome, "--photos", photos, *OPTIONS, "--json"
-        )
-    )
+    words = ("--labels", visual_genome, "--photos", photos, *OPTIONS, "--json")
+    model = json.loads(ok(roibeam("detector", "train", tmp_path / "run", *words)).out)["detector"]
     found = {}
     for labels in (coco, visual_genome):
-        model = json.loads(run.out)["detector"]
-        judged = ok(
-            roibeam("detector", "evaluate", model, "--labels", labels, "--photos", photos, "--nms-iou", 0.5, "--json")
-        )
-        found[labels] = json.loads(judged.out)
+        words = ("--labels", labels, "--photos", photos, "--nms-iou", 0.5, "--json")
+        found[labels] = json.loads(ok(roibeam("detector", "evaluate", model, *words)).out)
     assert found[coco]["num_images"] == 8 and found[coco]["num_objects"] > 40
     assert found[coco]["coco"]["ap50"] > 0.9
     assert found[visual_genome]["attribute_accuracy"]["given_boxes"] > 0.9
     assert found[visual_genome]["attribute_accuracy"]["matched_boxes"] > 0.9
     assert found[visual_genome]["objects"]["mean"] > 0.9
-
-
-def too_small(box: list[float], height: int, width: int) -> bool:
-    _, factor = input_size((height, width), SHORT_EDGE, LONG_EDGE, CONVENTIONS["vlbert-e2e"])
-    return min(box[2], box[3]) * factor < SMALLEST_SIDE
 
 
 def write_visual_genome(folder: Path, instances: dict[str, Any]) -> None:

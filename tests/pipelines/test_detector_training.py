@@ -1,7 +1,5 @@
 """Detectors trained on labelled photos: the same batches anywhere, resumed to the bit, from both kinds of files."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,22 +7,20 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from labelled_world import COMPUTES, FEW
 from safetensors.torch import load_file, save_file
-from tiny_commands import ok
+from tiny_commands import ok, refused
 from torch import nn
 from toy_training import log_of
 
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.training.batch_losses import LOSSES, DetectorTraining, build_trainable_detector, initialise
-from roibeam.extraction.training.rules import SamplingRules
 from roibeam.extraction.weights.detector_choice import read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.data.labelled_photos import open_labelled_photos, read_photo
@@ -37,20 +33,9 @@ from roibeam.pipelines.training.train_step import blame
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TINY = DetectorConfig(
-    depth=26,
-    base_channels=4,
-    num_classes=24,
-    num_attributes=19,
-    anchor_sizes=(16, 32),
-    rpn_hidden_channels=8,
-    pooled_cells=7,
-    proposals_before_nms=60,
-    proposals_after_nms=20,
-    short_edge=64,
-    long_edge=96,
-)
-FEW = SamplingRules(anchors_per_image=32, regions_per_image=8, proposals_before_nms=80, proposals_after_nms=30)
-E2E = CONVENTIONS["vlbert-e2e"]
+    depth=26, base_channels=4, num_classes=24, num_attributes=19, anchor_sizes=(16, 32), rpn_hidden_channels=8,
+    pooled_cells=7, proposals_before_nms=60, proposals_after_nms=20, short_edge=64, long_edge=96,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +43,16 @@ def world(tmp_path_factory):
     """A toy world of 40 pictures: 12 in Visual Genome's train, 8 in COCO's train."""
     folder = tmp_path_factory.mktemp("toy") / "world"
     write_world(folder, seed=5, num_images=40, workers=1)
-    genome, coco = folder / "visual_genome", folder / "coco"
-    return SimpleNamespace(
-        genome=str(genome / "train.txt"),
-        genome_val=str(genome / "val.txt"),
-        coco=str(coco / "annotations" / "instances_train2014.json"),
-        coco_images=str(coco / "train2014"),
-    )
+    return folder
 
 
 @pytest.fixture(scope="module")
 def photos(world):
-    return open_labelled_photos(world.genome)
+    return open_labelled_photos(str(world / "visual_genome" / "train.txt"))
 
 
 def task_on(photos, *, seed=0, config=TINY, **rules):
-    detector = build_trainable_detector(config, E2E, norm=nn.BatchNorm2d)
+    detector = build_trainable_detector(config, COMPUTES, norm=nn.BatchNorm2d)
     initialise(detector, torch.Generator().manual_seed(0))
     return DetectorTask(DetectorTraining(detector, sampling=FEW), photos, DetectorPhotoRules(**rules), seed=seed)
 
@@ -105,7 +84,7 @@ def settings(**changes):
 
 def run(photos, folder, /, **options):
     ways = {name: options.pop(name) for name in ("resume", "stop_at_step") if name in options}
-    defaults = {"config": TINY, "conventions": E2E, "train": settings(), "sampling": FEW}
+    defaults = {"config": TINY, "conventions": COMPUTES, "train": settings(), "sampling": FEW}
     return train_detector(photos, folder, DetectorSettings(**(defaults | options)), **ways)
 
 
@@ -124,9 +103,6 @@ def test_a_photo_that_spoils_a_step_is_named_alone(photos):
     assert said.startswith(f"not finite by itself: {batch.image_ids[1]} (of 3 samples in the step)")
 
 
-# ---- batches
-
-
 def test_photos_do_not_depend_on_batch_size_or_processes(photos):
     task = task_on(photos, batch_size=4, short_edges=(48, 64))
     alone = photos_of(taken(task, 6))
@@ -139,18 +115,13 @@ def test_photos_do_not_depend_on_batch_size_or_processes(photos):
 def test_an_epoch_shows_each_photo_once_and_the_next_one_otherwise(photos):
     task = task_on(photos, batch_size=4, short_edges=(48, 64))
     assert task.num_samples == 12
-    rows = photos_of(taken(task, 6))
-    first, second = rows[:12], rows[12:]
-    assert (
-        sorted(row[0] for row in first) == sorted(row[0] for row in second) == sorted(i.image_id for i in photos.images)
-    )
-    assert [row[0] for row in first] != [row[0] for row in second]
-    assert {min(row[1].shape[1:]) for row in rows} == {48, 64}
-    by_name = {row[0]: row for row in first}
-    assert any(
-        row[1].shape == by_name[row[0]][1].shape and not torch.equal(row[1], by_name[row[0]][1]) for row in second
-    )
-    assert all(row[3] != by_name[row[0]][3] for row in second)
+    names, pixels, _, seeds = zip(*photos_of(taken(task, 6)), strict=True)
+    assert sorted(names[:12]) == sorted(names[12:]) == sorted(each.image_id for each in photos.images)
+    assert names[:12] != names[12:]
+    assert {min(each.shape[1:]) for each in pixels} == {48, 64}
+    pairs = [(names.index(name), place) for place, name in enumerate(names[12:], 12)]
+    assert any(pixels[a].shape == pixels[b].shape and not torch.equal(pixels[a], pixels[b]) for a, b in pairs)
+    assert all(seeds[a] != seeds[b] for a, b in pairs)
 
 
 def test_boxes_go_along_with_the_mirrored_photo(photos, tmp_path):
@@ -180,9 +151,6 @@ def test_photos_without_objects_are_not_trained_on(photos):
     assert task_on(replace(photos, images=(*blind, *photos.images[5:]))).num_samples == 7
 
 
-# ---- runs
-
-
 def test_an_interrupted_run_ends_in_the_same_bits(photos, tmp_path):
     rules = DetectorPhotoRules(batch_size=2, short_edges=(48, 64))
     straight = run(photos, tmp_path / "straight", photos=rules)
@@ -205,15 +173,12 @@ def test_other_labels_are_another_run(photos, tmp_path):
 
 
 def test_a_checkpoint_is_a_detectors_folder(photos, tmp_path):
-    result = run(photos, tmp_path / "run")
-    folder = read_detector_folder(result.checkpoint / "model")
-    assert (folder.config, folder.conventions) == (TINY, E2E)
+    folder = read_detector_folder(run(photos, tmp_path / "run").checkpoint / "model")
+    assert (folder.config, folder.conventions) == (TINY, COMPUTES)
     assert folder.class_names == photos.class_names and folder.attribute_names == photos.attribute_names
     detector = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions)
-    trained = load_file(folder.weights)
-    assert not torch.equal(trained["backbone.stem.conv1.norm.running_var"], torch.ones(4))
-    image = read_photo(photos.images[0], photos.root, "applied")
-    regions = detector([image])[0]
+    assert not torch.equal(load_file(folder.weights)["backbone.stem.conv1.norm.running_var"], torch.ones(4))
+    regions = detector([read_photo(photos.images[0], photos.root, "applied")])[0]
     assert len(regions.boxes) and regions.class_probabilities.shape[1] == 25
     assert regions.attribute_ids is not None and regions.attribute_ids.max() < 19
 
@@ -221,7 +186,7 @@ def test_a_checkpoint_is_a_detectors_folder(photos, tmp_path):
 def test_frozen_stages_and_norms_of_a_weight_file_stay(photos, tmp_path):
     start = Start(weights="random:1", frozen_stages=(1, 2))
     result = run(photos, tmp_path / "run", start=start, train=settings(clip_norm=1.0))
-    before = build_start(TINY, E2E, start, seed=0).state_dict()
+    before = build_start(TINY, COMPUTES, start, seed=0).state_dict()
     after = load_file(result.checkpoint / "model" / "model.safetensors")
     stays = [name for name in after if name.startswith(("backbone.stem", "backbone.res2")) or ".norm." in name]
     assert stays and all(torch.equal(before[name], after[name]) for name in stays)
@@ -230,28 +195,22 @@ def test_frozen_stages_and_norms_of_a_weight_file_stay(photos, tmp_path):
 
 
 def test_a_resnet_of_another_detector_starts_a_new_one(photos, tmp_path):
-    other = replace(TINY, num_classes=3, num_attributes=2)
-    first = build_detector(other, weights="random:2", conventions=E2E)
+    first = build_detector(replace(TINY, num_classes=3, num_attributes=2), weights="random:2", conventions=COMPUTES)
     path = tmp_path / "other.safetensors"
     save_file(dict(first.state_dict()), path)
-    begun = build_start(TINY, E2E, Start(resnet=str(path)), seed=0).state_dict()
+    begun = build_start(TINY, COMPUTES, Start(resnet=str(path)), seed=0).state_dict()
     for name, tensor in first.state_dict().items():
         if name.startswith(("backbone.", "roi_heads.res5.")):
             assert torch.equal(begun[name], tensor)
     with pytest.raises(ValueError, match="misshapen"):
-        build_start(TINY, E2E, Start(weights=str(path)), seed=0)
+        build_start(TINY, COMPUTES, Start(weights=str(path)), seed=0)
 
 
-@pytest.mark.parametrize(
-    ("start", "message"),
-    [
-        ({"weights": "random:1", "resnet": "random:1"}, "not both"),
-        ({"frozen_stages": (1,)}, "from scratch must be trained"),
-    ],
-)
-def test_starts_that_make_no_sense(start, message):
-    with pytest.raises(ValueError, match=message):
-        Start(**start)
+def test_settings_that_do_not_go_together(photos, tmp_path):
+    with pytest.raises(ValueError, match="from scratch must be trained"):
+        Start(frozen_stages=(1,))
+    with pytest.raises(ValueError, match="over the detector's long_edge"):
+        run(photos, tmp_path / "run", photos=DetectorPhotoRules(short_edges=(9000,)))
 
 
 @pytest.mark.slow
@@ -269,14 +228,12 @@ def test_it_learns(photos, tmp_path):
     assert last["loss"] < 0.5 * first["loss"] and last["object_accuracy"] > 0.5 > first["object_accuracy"]
 
 
-# ---- COCO, which has no attributes
-
-
 def test_coco_trains_a_detector_without_attributes(world, tmp_path):
-    photos = open_labelled_photos(world.coco, image_root=world.coco_images)
+    coco = world / "coco"
+    labels = coco / "annotations" / "instances_train2014.json"
+    photos = open_labelled_photos(str(labels), image_root=str(coco / "train2014"))
     assert len(photos.class_names) == 24 and photos.attribute_names == ()
-    config = replace(TINY, num_attributes=0)
-    result = run(photos, tmp_path / "run", config=config)
+    result = run(photos, tmp_path / "run", config=replace(TINY, num_attributes=0))
     assert result.last["attributes"] == 0 and result.last["attribute_accuracy"] is None
     folder = read_detector_folder(result.checkpoint / "model")
     assert not any("attr" in name or "embedding" in name for name in load_file(folder.weights))
@@ -285,13 +242,12 @@ def test_coco_trains_a_detector_without_attributes(world, tmp_path):
     assert regions.attribute_ids is None and regions.attribute_scores is None
 
 
-# ---- the command
-
-
 @pytest.fixture(scope="module")
-def command_options():
+def command_options(world):
+    """Of a network of milliseconds; the labels first."""
     return [
-        "--detector", "toy", "--conventions", "vlbert-e2e", "--device", "cpu", "--steps", 4, "--warmup-steps", 1,
+        "--labels", world / "visual_genome" / "train.txt", "--detector", "toy", "--conventions", "vlbert-e2e",
+        "--device", "cpu", "--steps", 4, "--warmup-steps", 1,
         "--set", "detector.base_channels=4", "--set", "detector.short_edge=64", "--set", "detector.long_edge=96",
         "--set", "detector.proposals_before_nms=60", "--set", "detector.proposals_after_nms=20",
         "--set", "sampling.proposals_before_nms=80", "--set", "sampling.proposals_after_nms=30",
@@ -299,10 +255,10 @@ def command_options():
 
 
 @pytest.mark.slow
-def test_two_processes_are_two_micro_batches(world, tmp_path, command_options):
+def test_two_processes_are_two_micro_batches(tmp_path, command_options):
     tools, options = Path(sys.executable).parent, ("--weights", "random:1", "--batch-size", 1, "--learning-rate", 0.001)
     train = (tools / "roibeam", "detector", "train")
-    common = ("--labels", world.genome, *command_options, *options)
+    common = (*command_options, *options)
     launched = (tools / "torchrun", "--no-python", "--standalone", "--nproc-per-node", 2, *train)
     for command in (
         (*train, tmp_path / "alone", *common, "--set", "train.accumulation=2"),
@@ -320,69 +276,39 @@ def test_two_processes_are_two_micro_batches(world, tmp_path, command_options):
 
 def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     out = tmp_path / "run"
-    done = ok(roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--json"))
-    facts = json.loads(done.out)
+    facts = json.loads(ok(roibeam("detector", "train", out, *command_options, "--json")).out)
     assert facts["step"] == 4
     page = (out / "report.html").read_text()
     assert "24 classes, 19 attributes" in page.partition("</header>")[0]
     # Of each step: its number, rate, norm, loss, its five parts, three metrics.
     assert len(re.findall("<th[ >]", page.partition("<h2>Steps")[2].partition("</thead>")[0])) == 12
-    judged = ok(roibeam("detector", "evaluate", facts["detector"], "--labels", world.genome_val, "--json"))
-    assert json.loads(judged.out)["num_images"] == 1
-    shown = roibeam("detector", "evaluate", facts["detector"], "--labels", world.genome_val)
-    assert shown.code == 0 and "mAP@0.5" in shown.out
+    evaluate = ("detector", "evaluate", facts["detector"], "--labels", world / "visual_genome" / "val.txt")
+    assert json.loads(ok(roibeam(*evaluate, "--json")).out)["num_images"] == 1
+    assert "mAP@0.5" in ok(roibeam(*evaluate)).out
     store = tmp_path / "store"
-    images = Path(world.genome).parent / "VG_100K"
-    ok(roibeam("extract", images, store, "--detector", facts["detector"]))
+    ok(roibeam("extract", world / "visual_genome" / "VG_100K", store, "--detector", facts["detector"]))
     info = roibeam("store", "info", store)
     assert "24" in info.out and "19" in info.out
-    again = roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--no-resume")
-    assert again.code == 1 and "already holds a run" in again.err
-    same = roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--json")
+    assert "already holds a run" in refused(roibeam("detector", "train", out, *command_options, "--no-resume"))
+    apart = refused(roibeam("detector", "train", tmp_path / "new", *command_options, "--photos", tmp_path))
+    assert "--photos names the folder of the photos" in apart
+    same = roibeam("detector", "train", out, *command_options, "--json")
     assert json.loads(same.out)["last"] == facts["last"]  # nothing was left to do
     assert facts["started_from"] == "new weights" and ">new weights<" in page
 
 
-def test_what_it_started_from_is_on_page_terminal_and_in_json(roibeam, world, tmp_path, command_options):
+def test_what_it_started_from_is_on_page_terminal_and_in_json(roibeam, tmp_path, command_options):
     """A folder of a detector, a file, a ResNet: as it was named, with the run that it is of."""
-    sizes, first, second = command_options[2:], tmp_path / "first", tmp_path / "second"
-    assert roibeam("detector", "train", first, "--labels", world.genome, *command_options).code == 0
+    first, second = tmp_path / "first", tmp_path / "second"
+    ok(roibeam("detector", "train", first, *command_options))
     folder = first / "checkpoints" / "step-00000004" / "model"
-    words = ("--labels", world.genome, "--device", "cpu", "--steps", 1, "--warmup-steps", 0)
-    done = ok(roibeam("detector", "train", second, *words, *sizes[2:], "--weights", folder))
+    labels, sizes, once = command_options[:2], command_options[6:], ("--steps", 1, "--warmup-steps", 0)
+    done = ok(roibeam("detector", "train", second, *labels, *sizes, *once, "--weights", folder))
     told = f"{folder} (step 4 of the run {first})"
     assert f"started from {told}" in done.out and told in (second / "report.html").read_text()
-    third = (
-        "detector",
-        "train",
-        tmp_path / "third",
-        *words,
-        *command_options,
-        "--resnet",
-        f"{folder}/model.safetensors",
-    )
-    facts = json.loads(roibeam(*third, "--json").out)
+    third = (tmp_path / "third", *command_options, *once, "--resnet", f"{folder}/model.safetensors")
+    facts = json.loads(roibeam("detector", "train", *third, "--json").out)
     assert facts["started_from"].startswith(f"the ResNet of {folder}/model.safetensors (step 4 of the run")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--labels", "none.json"], "no such file or folder: --labels 'none.json'"),
-        (["--labels", __file__], "expected the instances .json of COCO, or a list .txt of Visual Genome"),
-        (["--labels", "GENOME", "--photos", str(Path(__file__).parent)], "--photos names the folder of the photos"),
-        (["--labels", "GENOME", "--frozen-stages", "one"], "expected whole numbers with commas between"),
-        (["--labels", "GENOME", "--weights", "random:1", "--resnet", "random:1"], "not both"),
-        (["--labels", "GENOME", "--set", "photos.short_edges=[9000]"], "over the detector's long_edge"),
-    ],
-)
-def test_user_errors_are_one_clear_line(roibeam, world, tmp_path, command_options, arguments, message):
-    given = [world.genome if each == "GENOME" else each for each in arguments]
-    done = roibeam("detector", "train", tmp_path / "run", *given, *command_options)
-    assert done.code == 1 and message in done.err
-    about_the_run = ("photos have objects", " steps of ", "on the CPU")
-    said = [line for line in done.err.splitlines() if not any(words in line for words in about_the_run)]
-    assert len(said) == 1
 
 
 def test_a_photo_of_another_size_is_refused(photos, tmp_path):

@@ -1,20 +1,16 @@
 """`roibeam extract` with a network of detectron2's: its store says which one, goes on, and is repaired."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from small_fpn import WIDTH, fpn_yaml
+from tiny_commands import Cli, ok
 from with_detectron2 import detectron2_importable
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.toyworld.rendering import draw_samples
-
-Cli = Callable[..., Any]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,8 +24,7 @@ def test_a_store_of_box_head_features(roibeam: Cli, tmp_path: Path) -> None:
     draw_samples(tmp_path / "samples", count=3)
     photos, out, config = tmp_path / "samples" / "images", tmp_path / "store", fpn_yaml(tmp_path)
     asked = ("extract", photos, out, "--detector", config, "--weights", "random:1", "--selection", "visualbert-nlvr2")
-    done = roibeam(*asked)
-    assert done.code == 0, done.err
+    done = ok(roibeam(*asked))
     assert "of detectron2, visualbert-nlvr2" in done.err and "3 records" in done.out
     with FeatureStore(out) as store:
         assert (store.feature_dim, len(store)) == (WIDTH, 3)
@@ -48,7 +43,6 @@ def test_a_store_of_box_head_features(roibeam: Cli, tmp_path: Path) -> None:
     short = roibeam("extract", photos, tmp_path / "other", *asked[3:], "--vocab", names)
     assert short.code == 1 and "2 classes, but the detector has 5" in short.err
     next(out.glob("part-*.lmdb")).unlink()
-    mended = roibeam("store", "repair", out, "--photos", photos)
-    assert mended.code == 0, mended.err
+    ok(roibeam("store", "repair", out, "--photos", photos))
     with FeatureStore(out) as store:
         assert store.fingerprint.feature_space == space and len(store) == 3

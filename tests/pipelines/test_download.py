@@ -1,11 +1,8 @@
 """`roibeam download` against a server that does everything wrong."""
 
-from __future__ import annotations
-
 import json
-import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from disk_steps import noted_disk_steps
-from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve, write_list
+from faulty_server import EXPECTED, OK, FaultyServer, image, serve, write_list
+from killed_download import content
+from tiny_commands import Cli, ok
 
 from roibeam.pipelines.data.captions.caption_files import read_captions
 from roibeam.pipelines.data.download.download_folder import Coverage
@@ -30,7 +29,6 @@ LIMITS = DownloadLimits(
     connections=32, per_host=32, attempts=2, connect_seconds=5, stall_seconds=0.5, total_seconds=1.5,
     backoff_seconds=0.01, max_redirects=3, max_bytes=1_000_000,
 )  # fmt: skip
-LOOPBACK = ("127.0.0.1",)
 
 
 @pytest.fixture
@@ -41,9 +39,8 @@ def server() -> Iterator[FaultyServer]:
 
 def download(rows: str, out: Path, **options: Any) -> Coverage:
     resolver = options.pop("resolver", None)
-    return run_download(
-        rows, out, DownloadOptions(**{"limits": LIMITS, "allow_private": LOOPBACK} | options), resolver=resolver
-    )
+    given = {"limits": LIMITS, "allow_private": ("127.0.0.1",)} | options
+    return run_download(rows, out, DownloadOptions(**given), resolver=resolver)
 
 
 def letters(out: Path) -> dict[int, tuple[str, str]]:
@@ -53,20 +50,7 @@ def letters(out: Path) -> dict[int, tuple[str, str]]:
 
 
 def images(out: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted((out / "images").rglob("*.*"))}
-
-
-def content(out: Path) -> dict[str, Any]:
-    """Everything but the journal, whose lines are in the order in which servers answered."""
-    assert {path.name for path in out.iterdir()} == {
-        "images", "local.tsv", "dead_letters.parquet", "download.json", "journal.jsonl",
-    }  # fmt: skip
-    return {
-        "images": images(out),
-        "captions": (out / "local.tsv").read_text(),
-        "letters": pq.read_table(out / "dead_letters.parquet").to_pylist(),
-        "summary": json.loads((out / "download.json").read_text()),
-    }
+    return {name: data for name, data in content(out).items() if name.startswith("images/")}
 
 
 @pytest.mark.faults
@@ -78,15 +62,13 @@ def test_each_fault_has_its_reason_and_every_good_image_is_stored_once(server: F
     assert {kind: found.get(row, OK) for row, kind in enumerate(kinds)} == EXPECTED
     good = [row for row, kind in enumerate(kinds) if EXPECTED[kind] == OK]
     kept = images(tmp_path / "out")
-    png = kinds.index("png")
-    assert kept == {
-        f"images/00000/{row:08d}{'.png' if row == png else '.jpg'}": image(row, ".png" if row == png else ".jpg")
-        for row in good
-    }
+    suffixes = {row: ".png" if kinds[row] == "png" else ".jpg" for row in good}
+    assert kept == {f"images/00000/{row:08d}{suffix}": image(row, suffix) for row, suffix in suffixes.items()}
     assert coverage.images == coverage.captions == len(good)
     assert coverage.num_bytes == sum(map(len, kept.values()))
     assert coverage.failures.total() == len(kinds) - len(good)
-    content(tmp_path / "out")  # and nothing else is left
+    others = {path.name for path in (tmp_path / "out").iterdir()}  # and nothing else is left
+    assert others == {"images", "local.tsv", "dead_letters.parquet", "download.json", "journal.jsonl"}
 
 
 def test_the_source_of_extract_reads_what_was_downloaded(server: FaultyServer, tmp_path: Path) -> None:
@@ -133,9 +115,8 @@ def test_sbu_lists_and_captions_with_line_ends(server: FaultyServer, tmp_path: P
     captions = ["a\tcaption\r\nof two lines", "b", "c"]
     path.write_text(json.dumps({"image_urls": urls, "user_ids": ["x", "y", "z"], "captions": captions}))
     download(str(path), tmp_path / "out")
-    assert (tmp_path / "out" / "local.tsv").read_text() == (
-        "a caption of two lines\timages/00000/00000000.jpg\nc\timages/00000/00000002.jpg\n"
-    )
+    lines = ("a caption of two lines\timages/00000/00000000.jpg", "c\timages/00000/00000002.jpg\n")
+    assert (tmp_path / "out" / "local.tsv").read_text() == "\n".join(lines)
     assert letters(tmp_path / "out") == {1: ("list", "no http or https URL")}
 
 
@@ -146,6 +127,9 @@ def test_a_rerun_asks_no_server_and_gives_the_same(server: FaultyServer, tmp_pat
     assert download(rows, tmp_path / "out") == first
     assert content(tmp_path / "out") == before
     assert server.requests == asked
+    other = write_list(tmp_path / "other.tsv", [server.url("good")])
+    with pytest.raises(ValueError, match="holds images of another list"):
+        download(other, tmp_path / "out")
 
 
 def test_an_image_is_on_the_disk_before_the_journal_says_so(
@@ -165,8 +149,7 @@ def test_dead_letters_are_tried_again_when_asked(server: FaultyServer, tmp_path:
     coverage = download(rows, tmp_path / "out", limits=hasty)
     assert coverage.failures == {"HTTP 500": 1, "HTTP 404": 1}
     coverage = download(rows, tmp_path / "out", limits=hasty, retry_dead_letters=True)
-    assert coverage.failures == {"HTTP 404": 1}
-    assert coverage.images == 2
+    assert (coverage.images, coverage.failures) == (2, {"HTTP 404": 1})
     assert server.requests == {"/flaky/0.jpg": 2, "/404/1.jpg": 2, "/good/2.jpg": 1}
     assert letters(tmp_path / "out") == {1: ("fetch", "HTTP 404")}
 
@@ -199,9 +182,7 @@ def test_retry_after_is_waited_for_within_a_limit(server: FaultyServer, tmp_path
     assert letter["detail"] == "Too Many Requests; asks to wait 86400 s, the limit is 60 s (--max-wait)"
 
 
-def test_a_host_that_asks_for_too_long_a_pause_again_and_again_is_left_alone(
-    server: FaultyServer, tmp_path: Path
-) -> None:
+def test_a_host_that_keeps_asking_for_long_pauses_is_left_alone(server: FaultyServer, tmp_path: Path) -> None:
     """Also for robots.txt and whatever else is there; a dead letter that may be tried again another day."""
     rows = write_list(tmp_path / "list.tsv", [server.url("429-for-long", row) for row in range(40)])
     coverage = download(rows, tmp_path / "out", limits=DownloadLimits(connections=4, per_host=2))
@@ -265,8 +246,7 @@ def test_the_address_that_is_connected_to_is_the_one_that_was_checked(server: Fa
 def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     with serve(self_signed(tmp_path / "key.pem")) as server:
         url = f"https://127.0.0.1:{server.port}/good/0.jpg"
-        coverage = download(write_list(tmp_path / "list.tsv", [url]), tmp_path / "out")
-        assert coverage.failures == {"TLS error": 1}
+        assert download(write_list(tmp_path / "list.tsv", [url]), tmp_path / "out").failures == {"TLS error": 1}
         assert not server.requests
 
 
@@ -280,10 +260,8 @@ def self_signed(path: Path) -> Path:
         .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
         .sign(key, hashes.SHA256())
     )  # fmt: skip
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+    forms = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(key.private_bytes(*forms) + certificate.public_bytes(serialization.Encoding.PEM))
     return path
 
 
@@ -297,76 +275,19 @@ def test_a_url_is_asked_for_as_it_is_written(server: FaultyServer, tmp_path: Pat
     names = ["0.jpg?a=%2C,%41+b;c=%e9", "1.jpg?x=y#place", "2.jpg?two words", "3.jpg?é"]
     urls = [server.url("good").removesuffix("0.jpg") + name for name in names]
     assert download(write_list(tmp_path / "list.tsv", urls), tmp_path / "out").images == 4
-    assert server.requests == dict.fromkeys(
-        ["/good/0.jpg?a=%2C,%41+b;c=%e9", "/good/1.jpg?x=y", "/good/2.jpg?two%20words", "/good/3.jpg?%C3%A9"], 1
-    )
+    asked = ("0.jpg?a=%2C,%41+b;c=%e9", "1.jpg?x=y", "2.jpg?two%20words", "3.jpg?%C3%A9")
+    assert server.requests == {f"/good/{name}": 1 for name in asked}
 
 
-def test_the_command(server: FaultyServer, tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+def test_the_command(server: FaultyServer, tmp_path: Path, roibeam: Cli) -> None:
     rows = write_list(tmp_path / "list.tsv", [server.url("good", 0), server.url("404", 1), server.url("404", 2)])
     out, loopback = tmp_path / "out", ("--allow-private", "127.0.0.1")
-    done = roibeam("download", rows, out, *loopback)
-    assert done.code == 0, done.err
+    done = ok(roibeam("download", rows, out, *loopback))
     assert "1 image (0.0 MB) of 3 URLs, for 1 of 3 rows (33.3 %); 2 dead letters" in done.out
     assert "2 HTTP 404" in done.out
     done = roibeam("download", rows, out, *loopback, "--max-failures", "0.5", "--json")
     assert done.code == 1
     assert "66.7 % of the rows have no image, more than the 50 % of --max-failures" in done.err
-    events = [json.loads(line) for line in done.out.splitlines()]
-    assert events[-1]["event"] == "summary"
-    assert (events[-1]["images"], events[-1]["failures"]) == (1, {"HTTP 404": 2})
-    assert events[-2]["event"] == "progress"
-    assert (events[-2]["images"], events[-2]["total"]) == (3, 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["missing.tsv", "out"], "No such file"),
-        (["list.txt", "out"], "expected a Conceptual Captions .tsv"),
-        (["bad.tsv", "out"], "no row with a caption and a URL; line 1: no tab"),
-        (["list.tsv", "full"], "is not empty and holds no download"),
-        (["other.tsv", "done"], "holds images of another list"),
-        (["list.tsv", "out", "--allow-private", "home"], "--allow-private 'home': expected a network"),
-        (["list.tsv", "out", "--timeout", "0"], "total_seconds is 0.0, expected more than 0"),
-    ],
-)
-def test_bad_input_is_one_line(
-    server: FaultyServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    roibeam: Callable[..., Any],
-    arguments: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = write_list(tmp_path / "list.tsv", [server.url("404")])
-    download(rows, tmp_path / "done")
-    write_list(tmp_path / "other.tsv", [server.url("404", 5)])
-    (tmp_path / "list.txt").write_text("")
-    (tmp_path / "bad.tsv").write_text("no url\n")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").write_text("")
-    done = roibeam("download", *arguments)
-    assert done.code != 0
-    assert message in done.err
-    assert "Traceback" not in done.err
-
-
-def faulty_urls(server: FaultyServer, count: int, seed: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """URLs of all kinds, good ones more often, slow ones seldom; and what becomes of each."""
-    draw = random.Random(seed)
-    weights = [20 if kind == "good" else 0.3 if kind in SLOW else 1 for kind in EXPECTED]
-    kinds = draw.choices(list(EXPECTED), weights, k=count)
-    return [server.url(kind, row) for row, kind in enumerate(kinds)], [EXPECTED[kind] for kind in kinds]
-
-
-@pytest.mark.slow
-@pytest.mark.faults
-def test_hundreds_of_faults_at_once(server: FaultyServer, tmp_path: Path) -> None:
-    """The small one of test_download_soak."""
-    urls, expected = faulty_urls(server, 400, seed=0)
-    coverage = download(write_list(tmp_path / "list.tsv", urls), tmp_path / "out")
-    found = letters(tmp_path / "out")
-    assert [found.get(row, OK) for row in range(len(urls))] == expected
-    assert coverage.images == expected.count(OK) == len(images(tmp_path / "out"))
+    progress, summary = [json.loads(line) for line in done.out.splitlines()][-2:]
+    assert (summary["event"], summary["images"], summary["failures"]) == ("summary", 1, {"HTTP 404": 2})
+    assert (progress["event"], progress["images"], progress["total"]) == ("progress", 3, 3)

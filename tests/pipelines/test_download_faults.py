@@ -1,7 +1,5 @@
 """Downloads that are killed, interrupted, or meet a full disk: a rerun completes them. And the long run."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -138,23 +136,18 @@ def test_thousands_of_urls_with_kills_in_between(tmp_path: Path) -> None:
         for kill in range(1, 6):
             run = start(rows, tmp_path / "out", *options, log=subprocess.DEVNULL)
             kill_after_requests(run, server, kill * count // 8)
-        output = subprocess.run(
-            [*COMMAND, rows, str(tmp_path / "out"), *options, "--json"], capture_output=True, text=True, check=True
-        ).stdout
+        command = [*COMMAND, rows, str(tmp_path / "out"), *options, "--json"]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         summary = json.loads(output.splitlines()[-1])
         print(f"{count} URLs, killed five times: {summary['images']} stored, dead {summary['failures']}")
         found = content(tmp_path / "out")
         letters = {int(row["image_id"][-8:]): (row["stage"], row["reason"]) for row in found["dead_letters.parquet"]}
-        wrong = {row: letters.get(row, OK) for row, kind in enumerate(kinds) if letters.get(row, OK) != EXPECTED[kind]}
-        assert wrong == {}
-        stored = [name for name in found if name.startswith("images/")]
+        assert [letters.get(row, OK) for row in range(count)] == [EXPECTED[kind] for kind in kinds]
         good = [row for row, kind in enumerate(kinds) if EXPECTED[kind] == OK]
-        assert [int(name[-12:-4]) for name in stored] == good
-        assert summary["images"] == len(good)
-        assert len(found["local.tsv"].splitlines()) == len(good)
-        assert {path.name for path in (tmp_path / "out").iterdir()} == {
-            "images", "local.tsv", "dead_letters.parquet", "download.json", "journal.jsonl",
-        }  # fmt: skip
+        assert [int(name[-12:-4]) for name in found if name.startswith("images/")] == good
+        assert summary["images"] == len(found["local.tsv"].splitlines()) == len(good)
+        kept = {"images", "local.tsv", "dead_letters.parquet", "download.json", "journal.jsonl"}
+        assert {path.name for path in (tmp_path / "out").iterdir()} == kept
 
 
 @pytest.mark.soak

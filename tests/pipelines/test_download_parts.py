@@ -1,7 +1,5 @@
 """The parts of a download that need no server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import zlib
@@ -11,17 +9,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import cv2
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from disk_steps import noted_disk_steps
 from pyarrow import csv
 
 from roibeam.pipelines.data.datasets.rows import BadRow, UrlRow
 from roibeam.pipelines.data.datasets.tables import UrlColumns
-from roibeam.pipelines.data.download.download_folder import FailedRow, ImageFiles, Journal, StoredImage
+from roibeam.pipelines.data.download.download_folder import FailedRow, Journal, StoredImage
 from roibeam.pipelines.data.download.download_run import OutageWatch
 from roibeam.pipelines.data.download.fetcher import HostGates, _retry_after
 from roibeam.pipelines.data.download.limits import AddressRule, PrivateAddressError, is_public
@@ -46,18 +41,10 @@ def test_addresses_that_are_not_public(address: str) -> None:
         AddressRule().open_socket((2, 1, 6, "", (address, 80)))
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "8.8.8.8",
-        "168.63.129.17",
-        "192.88.100.1",
-        "151.101.1.69",
-        "2606:4700::1111",
-        "::ffff:8.8.8.8",
-        "64:ff9b::808:808",
-    ],
-)  # fmt: skip
+PUBLIC = ("8.8.8.8", "168.63.129.17", "192.88.100.1", "151.101.1.69", "2606:4700::1111")
+
+
+@pytest.mark.parametrize("address", [*PUBLIC, "::ffff:8.8.8.8", "64:ff9b::808:808"])
 def test_addresses_that_are_public(address: str) -> None:
     assert is_public(ip_address(address))
 
@@ -114,8 +101,7 @@ def test_a_site_may_call_us_what_its_log_calls_us(user_agent: str, names: tuple[
 
 def test_headers_that_speak_of_use() -> None:
     headers = {"X-Robots-Tag": ["all", "nofollow"], "tdm-reservation": ["1"]}
-    said = usage_directives(lambda name: headers.get(name, ()))
-    assert said == ("all", "nofollow", "tdm-reservation: 1")
+    assert usage_directives(lambda name: headers.get(name, ())) == ("all", "nofollow", "tdm-reservation: 1")
 
 
 @pytest.mark.parametrize(
@@ -161,11 +147,9 @@ def test_a_file_that_takes_little_at_once_gets_all(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_never_unpacked_beyond_the_limit(tmp_path: Path) -> None:
-    with (
-        (tmp_path / "body").open("wb", buffering=0) as file,
-        pytest.raises(DownloadError, match="over the limit of 1000000 bytes"),
-    ):
-        Body(file, encoding="gzip", max_bytes=1_000_000).add(zlib.compress(bytes(100_000_000), wbits=31))
+    bomb = zlib.compress(bytes(100_000_000), wbits=31)
+    with (tmp_path / "body").open("wb", 0) as file, pytest.raises(DownloadError, match="the limit of 1000000 bytes"):
+        Body(file, encoding="gzip", max_bytes=1_000_000).add(bomb)
     assert (tmp_path / "body").stat().st_size <= 1_000_000
 
 
@@ -224,13 +208,22 @@ def test_turns_at_a_host_are_counted_and_forgotten() -> None:
 STORED, FAILED = StoredImage("images/00000/00000000.jpg", 3, "ab"), FailedRow("fetch", "HTTP 404", "gone")
 
 
-def journal(path: Path, sha256: str = "aa") -> Journal:
-    return Journal(path, list_sha256=sha256, num_rows=4)
+def journal(path: Path, *written: tuple[int, StoredImage | FailedRow]) -> Journal:
+    """One of a list of four rows; `written` is added to it."""
+    opened = Journal(path, list_sha256="aa", num_rows=4)
+    if written:
+        opened.append(written)
+    return opened
+
+
+def journal_of_two(path: Path) -> bytes:
+    """The bytes of a journal of an image and a failure."""
+    journal(path, (0, STORED), (1, FAILED)).close()
+    return path.read_bytes()
 
 
 def test_a_journal_read_again_says_what_was_written(tmp_path: Path) -> None:
-    written = journal(tmp_path / "journal")
-    written.append([(2, FAILED), (0, STORED)])
+    written = journal(tmp_path / "journal", (2, FAILED), (0, STORED))
     written.append([(3, FAILED)])
     written.close()
     read = journal(tmp_path / "journal")
@@ -247,10 +240,7 @@ def test_a_journal_read_again_says_what_was_written(tmp_path: Path) -> None:
 
 def test_a_journal_cut_at_any_byte_keeps_its_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    whole = journal(path)
-    whole.append([(0, STORED), (1, FAILED)])
-    whole.close()
-    data = path.read_bytes()
+    data = journal_of_two(path)
     for length in range(len(data)):
         path.write_bytes(data[:length])
         cut = journal(path)
@@ -261,23 +251,21 @@ def test_a_journal_cut_at_any_byte_keeps_its_whole_lines(tmp_path: Path) -> None
         assert path.read_bytes() == data
 
 
+OUTCOME = {"stage": "a", "reason": "b", "detail": "c"}
+SECRET = {"path": "../secret.jpg", "num_bytes": 3, "sha256": "ab"}
+
+
 @pytest.mark.parametrize(
     "line",
     [
-        b"{]",
-        b"[1]",
-        b'{"row": 1}',
-        json.dumps({"row": 99, "stage": "a", "reason": "b", "detail": "c"}).encode(),
-        json.dumps({"row": -1, "stage": "a", "reason": "b", "detail": "c"}).encode(),
-        json.dumps({"row": 1, "path": 5}).encode(),
-        json.dumps({"row": 1, "path": "../secret.jpg", "num_bytes": 3, "sha256": "ab"}).encode(),
+        b"{]", b"[1]", b'{"row": 1}', json.dumps({"row": 99, **OUTCOME}).encode(),
+        json.dumps({"row": -1, **OUTCOME}).encode(), json.dumps({"row": 1, "path": 5}).encode(),
+        json.dumps({"row": 1, **SECRET}).encode(),
     ],
-)
+)  # fmt: skip
 def test_damaged_lines_of_a_journal_are_removed(tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "journal"
-    whole = journal(path)
-    whole.append([(0, STORED)])
-    whole.close()
+    journal(path, (0, STORED)).close()
     data = path.read_bytes()
     of_earlier = [each.partition(b', "sum"')[0] + b"}\n" for each in data.splitlines()]
     path.write_bytes(b"".join(of_earlier) + line + b"\n")
@@ -288,10 +276,7 @@ def test_damaged_lines_of_a_journal_are_removed(tmp_path: Path, line: bytes, cap
 def test_a_bit_of_a_journal_costs_its_line_alone(tmp_path: Path) -> None:
     """The first line too, which says what list it is of: each sum is of the list as well."""
     path = tmp_path / "journal"
-    whole = journal(path)
-    whole.append([(0, STORED), (1, FAILED)])
-    whole.close()
-    data = path.read_bytes()
+    data = journal_of_two(path)
     line_of = [data[:place].count(b"\n") for place in range(len(data))]
     for place in range(0, len(data), 3):
         path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
@@ -305,32 +290,11 @@ def test_a_bit_of_a_journal_costs_its_line_alone(tmp_path: Path) -> None:
         journal(path)
 
 
-def test_images_and_journal_are_on_the_disk_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, written = ImageFiles(tmp_path, max_pixels=100), journal(tmp_path / "journal")
-    files.start()
-    with files.open_scratch(0) as file:
-        file.write(cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes())
-    steps = noted_disk_steps(monkeypatch)
-    stored = files.keep(0)
-    assert steps == ["file", "rename"]
-    files.sync()
-    assert steps == ["file", "rename", "folder", "folder"]  # the image's, and the one that this is new in
-    written.append([(0, stored)])
-    assert steps[4:] == ["file"]
-    written.close()
-
-
-def test_a_journal_of_another_list_is_refused(tmp_path: Path) -> None:
-    journal(tmp_path / "journal").close()
-    with pytest.raises(ValueError, match="holds images of another list"):
-        journal(tmp_path / "journal", sha256="bb")
-
-
 def test_a_list_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "list.tsv"
     path.write_text("a\thttp://a.example/1.jpg\n")
     url_list = UrlList(str(path))
-    path.write_text("a\thttp://a.example/1.jpg\nb\thttp://a.example/2.jpg\n")
+    path.write_text(path.read_text() + "b\thttp://a.example/2.jpg\n")
     with pytest.raises(ValueError, match="changed while it was read"):
         list(url_list.rows())
 
@@ -364,12 +328,9 @@ def test_a_table_gives_the_rows_of_its_columns(tmp_path: Path, kind: str) -> Non
     table = pa.table({"TEXT": [row[1] for row in ROWS], "similarity": [0.3] * 4, "URL": [row[0] for row in ROWS]})
     pq.write_table(table, path) if kind == ".parquet" else csv.write_csv(table, path)
     url_list = UrlList(str(path))
-    assert [row for _, row in url_list.rows()] == [
-        UrlRow(1, "a dog", "https://a/1.jpg"),
-        BadRow(2, "empty caption"),
-        BadRow(3, "no http or https URL"),
-        UrlRow(4, "x, y", "http://b/3"),
-    ]
+    bad = (BadRow(2, "empty caption"), BadRow(3, "no http or https URL"))
+    rows = [UrlRow(1, "a dog", "https://a/1.jpg"), *bad, UrlRow(4, "x, y", "http://b/3")]
+    assert [row for _, row in url_list.rows()] == rows
     assert url_list.row_word == "row" and url_list.state == url_list.sha256
     # Other columns give other images: the folder of a download belongs to one choice.
     assert UrlList(str(path), UrlColumns(url="URL")).state != url_list.state
@@ -377,16 +338,12 @@ def test_a_table_gives_the_rows_of_its_columns(tmp_path: Path, kind: str) -> Non
 
 def test_a_damaged_row_of_a_csv_costs_itself(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
-    path.write_bytes(
-        b'\xef\xbb\xbfurl,caption\r\nhttp://a/1,one\r\nhttp://a/2,"two\r\nhttp://a/3,th\xffree\r\nhttp://a/4\r\nhttp://a/5,five'
-    )
+    lines = (b"\xef\xbb\xbfurl,caption", b"http://a/1,one", b'http://a/2,"two', b"http://a/3,th\xffree", b"http://a/4")
+    path.write_bytes(b"\r\n".join((*lines, b"http://a/5,five")))
     reasons = ["quote that is opened there and not closed", "not UTF-8", "another number of fields than the header"]
-    rows = [row for _, row in UrlList(str(path)).rows()]
-    assert rows == [
-        UrlRow(1, "one", "http://a/1"),
-        *(BadRow(number, reason) for number, reason in enumerate(reasons, start=2)),
-        UrlRow(5, "five", "http://a/5"),
-    ]
+    bad = [BadRow(number, reason) for number, reason in enumerate(reasons, start=2)]
+    rows = [UrlRow(1, "one", "http://a/1"), *bad, UrlRow(5, "five", "http://a/5")]
+    assert [row for _, row in UrlList(str(path)).rows()] == rows
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,18 @@
 """`extract --dry-run`: what is in work at once by each runner's options, the time of a run on it, and what it does
 without the GPU, the cluster and the bucket of the run."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tiny_commands import Cli, Pictures, ok, refused
 
 from roibeam.pipelines.extract.dry_run import DryRun, Estimate, estimate
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages
 from roibeam.pipelines.extract.runners.pipeline_run import Slots, slots_of
 from roibeam.pipelines.extract.work import open_work
-
-Cli = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from roibeam.pipelines.toyworld.rendering import draw_samples
-
-    folder = tmp_path_factory.mktemp("dry")
-    draw_samples(folder, count=4)
-    return folder / "images"
 
 
 @pytest.mark.parametrize(
@@ -69,9 +56,7 @@ def of(images: int, shard_size: int) -> Estimate:
         (0, 5, 4, 0),
     ],
 )
-def test_the_time_is_that_of_the_slot_with_the_most_work(
-    images: int, shard_size: int, slots: int, seconds: float
-) -> None:
+def test_the_time_is_that_of_the_busiest_slot(images: int, shard_size: int, slots: int, seconds: float) -> None:
     assert of(images, shard_size).seconds(slots) == seconds
 
 
@@ -91,30 +76,26 @@ def test_fewer_shards_than_slots_are_a_warning_with_a_shard_size_that_fills_them
 
 
 def test_a_run_on_gpus_is_planned_on_a_machine_without_one(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    roibeam: Cli, pictures: Pictures, tmp_path: Path, tiny_network: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     network = ("--detector", "small", "--weights", "random:1", *tiny_network[6:])
-    base = ("extract", photos, tmp_path / "store", *network, "--device", "cuda", "--dry-run")
-    here = roibeam(*base, "--precision", "tf32", "--workers", 2)
-    assert here.code == 0, here.err
+    base = ("extract", pictures.photos, tmp_path / "store", *network, "--device", "cuda", "--dry-run")
+    here = ok(roibeam(*base, "--precision", "tf32", "--workers", 2))
     assert "this machine has no GPU, on which it is faster" in here.out and "planned for cuda" in here.err
     # Neither does a bucket nor the rest of what Dataflow needs keep anybody from seeing the options.
-    cloud = roibeam(*base[:2], "gs://bucket/store", *base[3:], "--runner", "dataflow", "--json")
-    assert cloud.code == 0, cloud.err
+    cloud = ok(roibeam(*base[:2], "gs://bucket/store", *base[3:], "--runner", "dataflow", "--json"))
     event = json.loads(cloud.out.splitlines()[-1])
-    assert event["images"] == 4 and event["device"] == "cuda" and event["slots"] is None
+    assert event["images"] == 8 and event["device"] == "cuda" and event["slots"] is None
     assert "--machine_type=g2-standard-8" in event["beam_options"]
-    assert [option.partition("=")[0] for option in event["missing_beam_options"]] == [
-        "--project", "--region", "--temp_location", "--sdk_container_image",
-    ]  # fmt: skip
+    missing = [option.partition("=")[0] for option in event["missing_beam_options"]]
+    assert missing == ["--project", "--region", "--temp_location", "--sdk_container_image"]
     cluster = roibeam(*base, "--runner", "flink", "--", "--flink_master=localhost:1", "--parallelism=3")
     assert cluster.code == 0 and "warning: 1 shard for 3 at once" in cluster.out
     # The CPU of this machine says nothing of how many images make a shard.
     assert "1 of at most 1,000 images" in cluster.out and "GPUs elsewhere are not timed here" in cluster.out
     assert "1 of at most 1,000 images" in here.out and "a guess: the run times its GPU" in here.out
-    refused = roibeam(*base[:-1])
-    assert refused.code == 1 and "torch sees no GPU here; --device cpu takes the CPU" in refused.err
+    assert "torch sees no GPU here; --device cpu takes the CPU" in refused(roibeam(*base[:-1]))
     assert not (tmp_path / "store").exists()
 
 
@@ -125,13 +106,14 @@ def test_photos_at_a_url_that_cannot_be_read_do_not_hide_the_options(extract: Cl
 
 
 def test_a_slow_photo_is_the_only_one_timed(
-    photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    pictures: Pictures, tmp_path: Path, tiny_network: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = dict(zip(tiny_network[::2], tiny_network[1::2], strict=True))
     settings = tiny_network[7::2]  # each after its --set
     detector = RequestedDetector(given["--detector"], weights=given["--weights"], set=settings, device="cpu")
-    work = open_work(ExtractRequest(RequestedImages((str(photos),)), str(tmp_path / "store"), detector), tell=str)
+    request = ExtractRequest(RequestedImages((str(pictures.photos),)), str(tmp_path / "store"), detector)
+    work = open_work(request, tell=str)
     assert estimate(work).timed == 3
     monkeypatch.setattr("roibeam.pipelines.extract.dry_run.ENOUGH_SECONDS", 0.0)
     found = estimate(work)
-    assert (found.timed, found.images) == (1, 4) and found.seconds_per_image > 0
+    assert (found.timed, found.images) == (1, 8) and found.seconds_per_image > 0

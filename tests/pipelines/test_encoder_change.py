@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +13,13 @@ import cv2
 import numpy as np
 import pytest
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
-from tiny_commands import TINY_ENCODER, TINY_JOINT
+from small_files import write_json_lines
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, command, ok
 
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.training.encoder_change import masking_words
 
-Cli = Callable[..., Any]
 # No gradient reaches the encoder in VL-BERT's first step.
 MORE = ("--set", "sampling.region_probability=0.5", "--steps", 3, "--set", "train.schedule=constant",
         "--learning-rate", 0.01)  # fmt: skip
@@ -31,25 +30,27 @@ FROZEN = {"stem", "res2", "norms"}
 def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
     """Photos of noise with captions and a table. Nothing may be written there."""
     made = write_photo_store(tmp_path_factory.mktemp("made"), feature_dim=128)
-    rows = [f"{words}\t{image_id(number)}" for number, words in enumerate(CAPTIONS)]
-    (made.path.parent / "captions.tsv").write_text("\n".join(rows) + "\n")
-    table = made.path.parent / "table"
-    table.mkdir()
     for split, numbers in (("train", range(6)), ("val", range(6, 8))):
         lines = [{"image": image_id(n), "text": CAPTIONS[n], "label": "ab"[n % 2]} for n in numbers]
-        (table / f"{split}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        write_json_lines(made.path.parent / "table" / f"{split}.jsonl", lines)
     return made
 
 
 def words(run: Path, made: PhotoStore, *more: object) -> tuple[object, ...]:
-    captions = made.path.parent / "captions.tsv"
-    return ("pretrain", run, "--system", "vlbert", "--store", made.path, "--captions", captions, "--device", "cpu",
+    return ("pretrain", run, "--system", "vlbert", "--store", made.path, "--captions", made.captions, "--device", "cpu",
             *TINY_ENCODER, *TINY_JOINT, *MORE, *more)  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def ran(made: PhotoStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps. Nothing may be changed there."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    command(*words(run, made))
+    return run
+
+
 def encoder_of(done: Any) -> dict[str, Any]:
-    assert done.code == 0, done.err
-    found: dict[str, Any] = json.loads(done.out.splitlines()[-1])["encoder"]
+    found: dict[str, Any] = json.loads(ok(done).out.splitlines()[-1])["encoder"]
     return found
 
 
@@ -93,13 +94,13 @@ def test_a_run_shows_what_the_network_reads_and_how_far_it_moved(
 
 
 def test_a_run_that_goes_on_is_measured_against_what_it_began_with(
-    roibeam: Cli, made: PhotoStore, tmp_path: Path
+    roibeam: Cli, made: PhotoStore, ran: Path, tmp_path: Path
 ) -> None:
     whole = encoder_of(roibeam(*words(tmp_path / "whole", made, "--steps", 4), "--json"))
     parts, old, other = (tmp_path / name for name in ("parts", "old", "other"))
-    assert moved(encoder_of(roibeam(*words(parts, made), "--json")))["res5"] != moved(whole)["res5"]
-    for run in (old, other):
-        shutil.copytree(parts, run)
+    for run in (parts, old, other):
+        shutil.copytree(ran, run)
+    assert moved(json.loads((parts / "encoder.json").read_text()))["res5"] != moved(whole)["res5"]
     assert encoder_of(roibeam(*words(parts, made, "--steps", 4), "--json")) == whole
     # A folder of before there was the file: its configuration says with which weights it began.
     (old / "encoder.json").unlink()
@@ -110,14 +111,12 @@ def test_a_run_that_goes_on_is_measured_against_what_it_began_with(
     assert "not known" in (other / "report.html").read_text()
 
 
-def test_a_fine_tuning_run_tells_the_same(roibeam: Cli, made: PhotoStore, tmp_path: Path) -> None:
+def test_a_fine_tuning_run_tells_the_same(roibeam: Cli, made: PhotoStore, ran: Path, tmp_path: Path) -> None:
     """Nothing is masked there, and what it began with is the encoder of the run that it starts from."""
-    assert roibeam(*words(tmp_path / "run", made)).code == 0
-    tuned = ("finetune", tmp_path / "tuned", "--task", "labels", "--from", tmp_path / "run", "--store", made.path,
+    tuned = ("finetune", tmp_path / "tuned", "--task", "labels", "--from", ran, "--store", made.path,
              "--data", made.path.parent / "table", "--device", "cpu", "--threads", 1, "--batch-size", 3,
              "--end-to-end", "--steps", 2, "--learning-rate", 0.003)  # fmt: skip
-    done = roibeam(*tuned)
-    assert done.code == 0, done.err
+    done = ok(roibeam(*tuned))
     assert "No region is masked" in done.out and "  stem       frozen            0" in done.out
     page = (tmp_path / "tuned" / "report.html").read_text()
     assert "No region is masked" in page and page.count("data:image/jpeg;base64,") == 2
@@ -133,16 +132,8 @@ def test_a_fine_tuning_run_tells_the_same(roibeam: Cli, made: PhotoStore, tmp_pa
     [
         ({}, {}, "No region is masked"),
         ({}, {"masked_appearance": "none"}, "No region is masked"),
-        (
-            {},
-            {"masked_appearance": "pixels"},
-            "network's input); the model reads the feature that the encoder makes",
-        ),
-        (
-            {"blank_pixels": "before_resize"},
-            {"masked_appearance": "zero"},
-            "blanked before the photo is resized); in",
-        ),
+        ({}, {"masked_appearance": "pixels"}, "network's input); the model reads the feature that the encoder makes"),
+        ({"blank_pixels": "before_resize"}, {"masked_appearance": "zero"}, "blanked before the photo is resized); in"),
         ({}, {"masked_appearance": "embedding"}, "in place of a masked region's feature and box stands a"),
         (
             {"masked_pixels": "whole"},
@@ -160,8 +151,10 @@ def test_a_fine_tuning_run_tells_the_same(roibeam: Cli, made: PhotoStore, tmp_pa
 def test_what_is_masked_is_said_from_what_the_run_resolved(
     choices: dict[str, str], config: dict[str, Any], said: str
 ) -> None:
-    told = masking_words(EndToEndChoices(**choices), SimpleNamespace(**config), is_any_masked=True)
+    told, none = (
+        masking_words(EndToEndChoices(**choices), SimpleNamespace(**config), is_any_masked=each)
+        for each in (True, False)
+    )
     assert said in told
     is_asked = config.get("masked_appearance", "none") != "none"
-    none = masking_words(EndToEndChoices(**choices), SimpleNamespace(**config), is_any_masked=False)
     assert ("In the first batch no region is masked." in none) == is_asked

@@ -41,33 +41,20 @@ from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-THROUGH_ENCODER = EndToEnd(
-    ENCODER,
-    CONVENTIONS["vlbert-e2e"],
-    "random:1",
-    choices=EndToEndChoices(whole_image="box"),
-    photos=PhotoRules(short_edges=(32, 48)),
-)
+CHOICES, PHOTOS = EndToEndChoices(whole_image="box"), PhotoRules(short_edges=(32, 48))
+THROUGH_ENCODER = EndToEnd(ENCODER, CONVENTIONS["vlbert-e2e"], "random:1", choices=CHOICES, photos=PHOTOS)
 TRAIN = TrainConfig(steps=4, learning_rate=1e-3, device="cpu", checkpoint_every=2)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
-    return write_photo_store(tmp_path_factory.mktemp("world"), feature_dim=FEATURES)
 
 
 def run(
     made: PhotoStore, folder: Path, *, end_to_end: EndToEnd = THROUGH_ENCODER, train: TrainConfig = TRAIN, **rest: Any
 ) -> PretrainResult:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-    settings: dict[str, Any] = {
-        "train_config": train,
-        "data": DataConfig(batch_size=4),
-        "model_overrides": sizes | {"coordinate_embedding_size": 16},
-    }
+    settings = {"train_config": train, "data": DataConfig(batch_size=4)}
+    settings |= {"model_overrides": sizes | {"coordinate_embedding_size": 16}} | rest
     with FeatureStore(made.path) as store:
         captions = [Caption(text, image_id(number)) for number, text in enumerate(CAPTIONS)]
-        return pretrain_with([CaptionedStore(store, captions)], folder, end_to_end=end_to_end, **(settings | rest))
+        return pretrain_with([CaptionedStore(store, captions)], folder, end_to_end=end_to_end, **settings)
 
 
 def state(done: PretrainResult) -> dict[str, torch.Tensor]:
@@ -192,9 +179,8 @@ def test_missing_photos_stop_the_run_or_are_counted(tmp_path: Path) -> None:
     made = write_photo_store(tmp_path, feature_dim=FEATURES)
     made.photo(image_id(2)).unlink()
     made.photo(image_id(5)).write_bytes(b"no photo")
-    with pytest.raises(
-        ValueError, match=r"1 captioned image of 8 without a photo, such as 'photo-2': no file .*photo-2\.png; name"
-    ):
+    words = r"1 captioned image of 8 without a photo, such as 'photo-2': no file .*photo-2\.png; name"
+    with pytest.raises(ValueError, match=words):
         run(made, tmp_path / "run")
     skipping = dataclasses.replace(THROUGH_ENCODER, photos=PhotoRules(skip_broken=True))
     done = run(made, tmp_path / "run", end_to_end=skipping)
@@ -239,17 +225,14 @@ class TooLarge:
 
 
 def test_a_batch_that_does_not_fit_is_told_before_the_first_step() -> None:
-    task, accelerator = TooLarge(), Accelerator(cpu=True)
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=1.0)
-    with pytest.raises(ValueError, match=r"the largest batch, 1 photo of .* does not fit into the memory of cpu; a sm"):
-        rehearse(task, task.model, optimizer, accelerator, accumulation=1)
-
-
-def test_other_errors_of_the_largest_batch_are_shown_as_they_are() -> None:
-    task, accelerator = TooLarge(), Accelerator(cpu=True)
-    task.model = nn.Linear(3, 2)
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        rehearse(task, task.model, torch.optim.SGD(task.model.parameters()), accelerator, accumulation=1)
+    """Other errors are shown as they are."""
+    task = TooLarge()
+    fits_not = (ValueError, r"the largest batch, 1 photo of .* does not fit into the memory of cpu; a sm")
+    for width, error, words in ((2, *fits_not), (3, RuntimeError, "shapes cannot be multiplied")):
+        task.model = nn.Linear(width, 2)
+        optimizer = torch.optim.SGD(task.model.parameters(), lr=1.0)
+        with pytest.raises(error, match=words):
+            rehearse(task, task.model, optimizer, Accelerator(cpu=True), accumulation=1)
 
 
 @pytest.mark.slow
@@ -262,9 +245,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(
     """In step 2, in its first half, or step 3 of two processes; and in the middle of the second checkpoint."""
 
     def training(name: str) -> EndToEndTraining:
-        return EndToEndTraining(
-            made, tmp_path / name, "vlbert", 1, 2 // ranks, steps=4, double=False, checkpoint_every=1
-        )
+        return EndToEndTraining(made, tmp_path / name, "vlbert", 1, 2 // ranks, 4, False, checkpoint_every=1)
 
     def ended(work: Callable[[], object], name: str) -> list[int]:
         return run_ranks(work, ranks, tmp_path / name)
@@ -286,9 +267,7 @@ def test_two_processes_are_two_micro_batches_of_one(made: PhotoStore, tmp_path: 
     for ranks in (1, 2):
         folder = tmp_path / str(ranks)
         runs = [
-            EndToEndTraining(
-                made, folder / case, case, 2, 2 // ranks, steps=4, double=kind == "float64", labelled=labelled
-            )
+            EndToEndTraining(made, folder / case, case, 2, 2 // ranks, 4, kind == "float64", labelled=labelled)
             for case in CASES
         ]
         assert run_ranks(InTurn(runs), ranks, folder) == [0] * ranks, said(folder)

@@ -11,19 +11,22 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from end_to_end_examples import ENCODER, FEATURES, awake, encoder
+from end_to_end_examples import BLANK, BOXES, ENCODER, FEATURES, MASKED, RELEASE, WHOLE, awake, encoder, photos
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, draw_record, image_id, write_photo_store
 from small_end_to_end import EndToEndTraining
 
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.preprocessing import blank_regions, input_size
+from roibeam.extraction.region_encoder import collate_photos, prepare_photo
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.data.batches.image_batch import photo_inputs
 from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
 from roibeam.pipelines.data.record_photos import RecordPhotos
+from roibeam.pipelines.data.record_regions import swap_left_right
 from roibeam.pipelines.pretraining.end_to_end_encoder import LabelledStream, row_sizes
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask, TaskPhotos
 from roibeam.pipelines.pretraining.requested_settings import PhotoRules
@@ -35,43 +38,22 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 TOKENIZER = load_tokenizer("captions", CAPTIONS * 2)
 EVERYTHING = PhotoRules(flip=True, short_edges=(32, 48, 56))  # drawn: mirrored or not, one of three sizes
-RELEASE = EndToEndChoices(whole_image="box")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
-    return write_photo_store(tmp_path_factory.mktemp("world"), feature_dim=FEATURES)
 
 
 def vlbert(**overrides: Any) -> VLBertForPreTraining:
     sizes: dict[str, Any] = {
-        "vocab_size": TOKENIZER.vocab_size,
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 24,
-        "max_position_embeddings": 40,
-        "region_feature_size": FEATURES,
-        "coordinate_embedding_size": 16,
-        "num_region_labels": NUM_CLASSES + 1,
-        "masked_appearance": "pixels",
-    }
+        "vocab_size": TOKENIZER.vocab_size, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 24, "max_position_embeddings": 40, "region_feature_size": FEATURES,
+        "coordinate_embedding_size": 16, "num_region_labels": NUM_CLASSES + 1, "masked_appearance": "pixels",
+    }  # fmt: skip
     return awake(VLBertForPreTraining(VLBertConfig(**(sizes | overrides))))
 
 
 def make_task(
-    made: PhotoStore,
-    rules: PhotoRules = EVERYTHING,
-    choices: EndToEndChoices = RELEASE,
-    *,
-    batch_size: int = 4,
-    seed: int = 0,
-    folder: Path | None = None,
-    joint: EndToEndModel | None = None,
-    labelled: LabelledStream | None = None,
-    encoder_scale: float = 1.0,
-    **model: Any,
-) -> EndToEndTask:
+    made: PhotoStore, rules: PhotoRules = EVERYTHING, choices: EndToEndChoices = RELEASE, *, batch_size: int = 4,
+    seed: int = 0, folder: Path | None = None, joint: EndToEndModel | None = None,
+    labelled: LabelledStream | None = None, encoder_scale: float = 1.0, **model: Any,
+) -> EndToEndTask:  # fmt: skip
     joint = joint or EndToEndModel(vlbert(**model), encoder(), choices)
     store = FeatureStore(made.path)
     rows = CaptionTable(list(store.ids()), made.rows())
@@ -79,15 +61,14 @@ def make_task(
     sampling = VLBertSampling(region_probability=0.4, word_probability=0.3, region_masked_share=0.8)
     sampler = VLBertSampler(sampling, TOKENIZER, joint.model.config, num_classes=NUM_CLASSES)
     photos = RecordPhotos(store, rows.captioned_ids(), None if folder is None else str(folder))
-    return EndToEndTask(
-        joint,
-        Corpus(store, rows),
-        sampler,
-        TaskPhotos(photos, row_sizes(store, rows), rules, labelled, encoder_scale),
-        DataConfig(batch_size=batch_size),
-        pad_id=TOKENIZER.pad_id,
-        seed=seed,
-    )
+    side = TaskPhotos(photos, row_sizes(store, rows), rules, labelled, encoder_scale)
+    data = DataConfig(batch_size=batch_size)
+    return EndToEndTask(joint, Corpus(store, rows), sampler, side, data, pad_id=TOKENIZER.pad_id, seed=seed)
+
+
+def area(batch: EndToEndBatch) -> int:
+    """Pixels of each of its photos, padding too."""
+    return batch.images.pixels.shape[2:].numel()
 
 
 def first_batches(task: EndToEndTask, count: int, **where: int) -> list[EndToEndBatch]:
@@ -103,16 +84,11 @@ def rows_of(batches: list[EndToEndBatch]) -> list[tuple[Any, ...]]:
             text, regions = batch.rows.text_mask[row], batch.rows.region_mask[row]
             boxes = batch.images.boxes[row, regions]
             height, width = (batch.images.pixels[row].any(dim=0).any(dim=axis).nonzero().max() + 1 for axis in (1, 0))
-            rows.append(
-                (
-                    batch.rows.sample_ids[row],
-                    batch.rows.text_ids[row, text].tolist(),
-                    boxes.tolist(),
-                    batch.rows.region_boxes[row, regions].tolist(),
-                    batch.rows.row(row).region_targets.tolist(),
-                    batch.images.pixels[row, :, :height, :width].tolist(),
-                )
-            )
+            rows.append((
+                batch.rows.sample_ids[row], batch.rows.text_ids[row, text].tolist(), boxes.tolist(),
+                batch.rows.region_boxes[row, regions].tolist(), batch.rows.row(row).region_targets.tolist(),
+                batch.images.pixels[row, :, :height, :width].tolist(),
+            ))  # fmt: skip
     return rows
 
 
@@ -172,10 +148,8 @@ def test_mirrored_photos_have_mirrored_boxes_and_words(made: PhotoStore) -> None
     for is_flipped, before, after, same_words in zip(flipped, plain, mirrored, unswapped, strict=True):
         assert after[2:] == same_words[2:]
         # The masks of a caption follow from its number, whatever its words.
-        pieces = [
-            (TOKENIZER.piece(ours), TOKENIZER.piece(theirs))
-            for ours, theirs in zip(after[1], same_words[1], strict=True)
-        ]
+        pairs = zip(after[1], same_words[1], strict=True)
+        pieces = [(TOKENIZER.piece(ours), TOKENIZER.piece(theirs)) for ours, theirs in pairs]
         sides = [pair for pair in pieces if set(pair) & {"left", "right"}]
         assert all(set(pair) == {"left", "right"} for pair in sides) if is_flipped else after[1] == same_words[1]
         num_swapped += len(sides) * is_flipped
@@ -206,12 +180,8 @@ def test_what_stands_under_masked_boxes_reaches_nothing(made: PhotoStore) -> Non
                 assert not batch.images.pixels[row, :, y1 : y2 + 1, x1 : x2 + 1].any()
                 changed[row, :, y1 : y2 + 1, x1 : x2 + 1] += torch.randn(3, y2 + 1 - y1, x2 + 1 - x1) * 60
                 hidden += 1
-        blanked = torch.stack(
-            [
-                blank_regions(pixels, boxes[masked])
-                for pixels, boxes, masked in zip(changed, batch.images.boxes, batch.rows.masked_regions, strict=True)
-            ]
-        )
+        hidden_in = zip(changed, batch.images.boxes, batch.rows.masked_regions, strict=True)
+        blanked = torch.stack([blank_regions(pixels, boxes[masked]) for pixels, boxes, masked in hidden_in])
         want = outputs(task, batch)
         assert_equal(outputs(task, EndToEndBatch(batch.rows, dataclasses.replace(batch.images, pixels=blanked))), want)
         seen = outputs(task, EndToEndBatch(batch.rows, dataclasses.replace(batch.images, pixels=changed)))
@@ -274,9 +244,8 @@ def broken(tmp_path: Path) -> PhotoStore:
 
 
 def test_a_broken_photo_stops_the_run_with_its_name(broken: PhotoStore) -> None:
-    with pytest.raises(
-        ValueError, match=r"photo-3\.png: not an image.*the photo of 'photo-3'; .*--skip-missing-photos"
-    ):
+    words = r"photo-3\.png: not an image.*the photo of 'photo-3'; .*--skip-missing-photos"
+    with pytest.raises(ValueError, match=words):
         first_batches(make_task(broken), 2)
 
 
@@ -299,12 +268,8 @@ def test_the_worst_batch_is_as_large_as_any(made: PhotoStore) -> None:
     task = make_task(made, PhotoRules(flip=True, short_edges=(32, 48)), batch_size=3)
     worst = task.worst_batch()
     assert worst.batch.rows.batch_size == 3 and "3 photos of" in worst.what
-    largest = worst.batch.images.pixels.shape[2:].numel()
     plain = make_task(made, PhotoRules(), batch_size=3)  # always of the larger edge
-    seen = [
-        each.images.pixels.shape[2:].numel() for each in itertools.islice(plain.batches(0, rank=0, num_ranks=1), 60)
-    ]
-    assert largest == max(seen)
+    assert area(worst.batch) == max(map(area, first_batches(plain, 60)))
     assert worst.batch.images.boxes.shape[1] == max(3 + number % 6 for number in range(8))
     _, _, *losses = outputs(task, worst.batch)
     assert all(torch.isfinite(loss) for loss in losses)
@@ -315,8 +280,8 @@ def test_the_worst_batch_is_as_large_as_any(made: PhotoStore) -> None:
 def test_no_batch_of_later_epochs_is_larger(made: PhotoStore) -> None:
     """Groups of photos alike are drawn anew in each epoch."""
     task = make_task(made, PhotoRules(flip=False, aspect_buckets=True), batch_size=2)
-    largest = task.worst_batch().batch.images.pixels.shape[2:].numel()
-    sizes = [each.images.pixels.shape[2:].numel() for each in first_batches(task, 60)]
+    largest = area(task.worst_batch().batch)
+    sizes = [*map(area, first_batches(task, 60))]
     assert max(sizes) <= largest
     assert max(sizes[:4]) < max(sizes)  # the first epoch's largest is not the largest
 
@@ -326,24 +291,19 @@ def test_no_batch_is_larger_where_images_are_drawn_too(made: PhotoStore, tmp_pat
     """A negative of ImageBERT may be another photo, larger than the caption's own."""
     task = EndToEndTraining(made, tmp_path, "imagebert", batch_size, accumulation=1, steps=1, double=False).task()
     worst = task.worst_batch().batch
-    height, width = worst.images.pixels.shape[2:]
     regions = worst.images.boxes.shape[1]
     others = 0
     for batch in first_batches(task, 40):
-        assert batch.images.pixels.shape[2] * batch.images.pixels.shape[3] <= height * width
-        assert batch.images.boxes.shape[1] <= regions
+        assert area(batch) <= area(worst) and batch.images.boxes.shape[1] <= regions
         others += int((batch.rows.match_labels == 0).sum())
     assert others > 5 and regions == max(3 + number % 6 for number in range(8))
 
 
 def test_masks_of_one_epoch_do_not_make_the_worst_batch_smaller(made: PhotoStore, tmp_path: Path) -> None:
     """Its one draw of the photo with the most regions may show another photo."""
-    rehearsed = set()
-    for seed in range(16):
-        training = EndToEndTraining(
-            made, tmp_path, "imagebert", 1, accumulation=1, steps=1, double=False, fixed_masks=True, seed=seed
-        )
-        rehearsed.add(training.task().worst_batch().batch.images.boxes.shape[1])
+    masks = {"fixed_masks": True, "double": False}
+    tasks = [EndToEndTraining(made, tmp_path, "imagebert", 1, 1, 1, seed=seed, **masks).task() for seed in range(16)]
+    rehearsed = {task.worst_batch().batch.images.boxes.shape[1] for task in tasks}
     assert rehearsed == {max(3 + number % 6 for number in range(8))}
 
 
@@ -360,3 +320,103 @@ def test_sizes_of_rows_are_those_of_their_records(made: PhotoStore) -> None:
     with FeatureStore(made.path) as store:
         rows = CaptionTable(list(store.ids()), [(2, "a"), (0, "b"), (2, "c")])
         assert row_sizes(store, rows).tolist() == [[*HEIGHTS_WIDTHS[at], 3 + at % 6] for at in (2, 0, 2)]
+
+
+# --- left and right in captions ---
+
+
+@pytest.mark.parametrize(
+    ("caption", "mirrored"),
+    [
+        ("a cup left of a box", "a cup right of a box"),
+        ("The Left one, the RIGHT one", "The Right one, the LEFT one"),
+        ("leftmost and rightward, left-hand side", "rightmost and leftward, right-hand side"),
+        ("leftovers, bright rights", "leftovers, bright rights"),
+        ("right/left", "left/right"),
+        ("", ""),
+    ],
+)
+def test_whole_words_change_places(caption, mirrored):
+    assert swap_left_right(caption) == mirrored
+    assert swap_left_right(mirrored) == caption
+
+
+# --- photos and boxes as the two halves of a batch ---
+
+
+def test_regions_and_pixels_are_those_of_prepared_photos():
+    made = photo_inputs(photos(), BOXES, MASKED, encoder(), BLANK)
+    given = zip(photos(), BOXES, MASKED, strict=True)
+    convention = CONVENTIONS["vlbert-e2e"]
+    want = collate_photos([prepare_photo(*each, ENCODER, convention, masked=masked) for *each, masked in given])
+    assert torch.equal(made.images.pixels, want.pixels) and torch.equal(made.images.boxes, want.boxes)
+    assert torch.equal(made.regions["region_boxes"], want.photo_boxes)
+    assert torch.equal(made.regions["region_mask"], want.region_mask)
+    assert made.regions["image_hw"].tolist() == [[48, 64], [60, 50]]
+    assert made.regions["masked_regions"].tolist() == [[True, False, False, False], [False, True, False, False]]
+    assert torch.equal(made.images.blanked_regions, made.regions["masked_regions"])
+
+
+def test_whole_photos_are_not_blank_though_regions_are_masked():
+    whole, blank = (photo_inputs(photos(), BOXES, MASKED, encoder(), choices) for choices in (WHOLE, BLANK))
+    assert not whole.images.blanked_regions.any() and whole.regions["masked_regions"].sum() == 2
+    assert not torch.equal(whole.images.pixels, blank.images.pixels)
+    assert torch.equal(whole.images.boxes, blank.images.boxes)
+
+
+def test_the_whole_image_is_a_box_of_its_own():
+    """[0, 0, width - 1, height - 1] of the photo, scaled and clipped as any other box."""
+    boxed, plain = (photo_inputs(photos(), BOXES, MASKED, encoder(), choices) for choices in (RELEASE, BLANK))
+    # 64 x 48 stays, 50 x 60 shrinks to 48 x 57 and is clipped; 32 x 24 grows to 64 x 48, where the last pixel moves.
+    assert boxed.images.whole_image_boxes.tolist() == [[0, 0, 63, 47], [0, 0, 47, 56]]
+    boxes = np.array([[2, 3, 30, 24]], np.float32)
+    small = photo_inputs([photos()[0][:24, :32]], [boxes], [MASKED[0][:1]], encoder(), RELEASE)
+    assert small.images.whole_image_boxes.tolist() == [[0, 0, 62, 46]]
+    assert plain.images.whole_image_boxes is None
+    assert torch.equal(boxed.images.boxes, plain.images.boxes) and torch.equal(boxed.images.pixels, plain.images.pixels)
+    assert all(torch.equal(boxed.regions[name], plain.regions[name]) for name in plain.regions)
+
+
+def test_where_boxes_may_reach_the_edge_so_does_the_whole_image():
+    other = encoder(conventions=dataclasses.replace(CONVENTIONS["vlbert-e2e"], box_clip="edge"))
+    made = photo_inputs(photos(), BOXES, MASKED, other, RELEASE)
+    torch.testing.assert_close(made.images.whole_image_boxes[0], torch.tensor([0.0, 0, 64, 48]))
+
+
+def test_mirrored_photos_have_mirrored_boxes():
+    plain, mirrored = (
+        photo_inputs(photos(), BOXES, MASKED, encoder(), RELEASE, flips=flips) for flips in (None, [True, False])
+    )
+    ours, theirs = mirrored.regions["region_boxes"], plain.regions["region_boxes"]
+    torch.testing.assert_close(ours[0, :, 0], 63 - theirs[0, :, 2], rtol=0, atol=1e-4)
+    assert torch.equal(ours[1], theirs[1])
+    assert torch.equal(mirrored.images.pixels[0, :, :48, :64], plain.images.pixels[0, :, :48, :64].flip(-1))
+
+
+def test_masks_that_do_not_belong_to_the_boxes():
+    with pytest.raises(ValueError, match=r"masked must be \(2,\) bool, one for each box; got \(4,\) bool"):
+        photo_inputs(photos(), BOXES, [MASKED[0], MASKED[0]], encoder(), WHOLE)
+    with pytest.raises(ValueError, match=r"got \(2,\) int64"):
+        photo_inputs(photos(), BOXES, [MASKED[0], np.array([0, 1])], encoder(), WHOLE)
+    with pytest.raises(ValueError, match="2 photos, 1 arrays of boxes, 2 of masked; give one of each"):
+        photo_inputs(photos(), BOXES[:1], MASKED, encoder(), WHOLE)
+
+
+@pytest.mark.parametrize(
+    "boxes, words",
+    [
+        (BOXES[0] + 500, "box 0 of 4"),
+        (BOXES[0] / 500, "all lie in 0..1"),
+        (np.ones((2, 5), np.float32), r"must be \(R, 4\) numbers"),
+    ],
+)
+def test_boxes_that_are_not_of_the_photo(boxes, words):
+    """The encoder would clip them without a word."""
+    with pytest.raises(ValueError, match=words):
+        photo_inputs(photos(), [boxes, BOXES[1]], MASKED, encoder(), RELEASE)
+
+
+def test_photos_without_regions():
+    none = [np.zeros((0, 4), np.float32)] * 2
+    made = photo_inputs(photos(), none, [np.zeros(0, bool)] * 2, encoder(), RELEASE)
+    assert made.images.boxes.shape == (2, 0, 4) and made.regions["region_mask"].shape == (2, 0)

@@ -8,30 +8,27 @@ from pathlib import Path
 
 import pytest
 from evaluated_models import MODELS, build
-from tiny_commands import Cli, command, ok, one_line, tiny_run
-
-from roibeam.pipelines.toyworld.rendering import draw_samples
+from small_files import write_text
+from tiny_commands import Cli, Pictures, command, ok, one_line, tiny_run
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> Path:
+def world(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of eight pictures, their captions, a run that was trained on them, and a Karpathy file of them.
 
     The run's vocabulary does not know the numbers in the Karpathy file: to a model its captions are two texts.
     """
     folder = tmp_path_factory.mktemp("world")
-    captions = draw_samples(folder / "samples", count=8)
-    shutil.copy(captions, folder / f"captions{captions.suffix}")
-    command("extract", folder / "samples" / "images", folder / "store", *tiny_network)
-    data = ("--store", folder / "store", "--captions", captions)
-    command("pretrain", folder / "run", "--system", "vlbert", *data, *tiny_run(2))
-    write_karpathy(folder)
+    shutil.copytree(pictures.store, folder / "store")
+    shutil.copy(pictures.captions, folder / f"captions{pictures.captions.suffix}")
+    command("pretrain", folder / "run", "--system", "vlbert", *data_of(folder, "captions.*"), *tiny_run(2))
+    write_karpathy(pictures.photos, folder)
     return folder
 
 
-def write_karpathy(folder: Path) -> None:
+def write_karpathy(photos: Path, folder: Path) -> None:
     images = []
-    for number, photo in enumerate(sorted((folder / "samples" / "images").iterdir())):
+    for number, photo in enumerate(sorted(photos.iterdir())):
         sentences = [
             {"raw": text, "tokens": text.split(), "sentid": 2 * number + place, "imgid": number}
             for place, text in enumerate((f"a picture of {number} things", "shapes on a ground"))
@@ -60,11 +57,12 @@ def save_model(world: Path, name: str, folder: Path) -> Path:
     return folder
 
 
+def data_of(world: Path, captions: str = "karpathy.*") -> tuple[object, ...]:
+    return ("--store", world / "store", "--captions", *world.glob(captions))
+
+
 def test_a_run_on_held_out_captions(roibeam: Cli, world: Path, tmp_path: Path) -> None:
-    done = ok(roibeam(
-        "evaluate", world / "run", "--store", world / "store", "--captions", world / "karpathy.json", "--out",
-        tmp_path / "e", "--device", "cpu",
-    ))  # fmt: skip
+    done = ok(roibeam("evaluate", world / "run", *data_of(world), "--out", tmp_path / "e", "--device", "cpu"))
     assert "12 captions of 6 images, evaluated at step " in done.out and "masked words, right" in done.out
     assert done.out.count("note: no matching and no retrieval: this model has no match head; ") == 1
     assert "--system visualbert" in done.out and "no match head" not in done.err
@@ -78,49 +76,41 @@ def test_a_run_on_held_out_captions(roibeam: Cli, world: Path, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["ViLBERT", "VisualBERT"])  # of every other: test_evaluation
 def test_other_systems_and_their_comparison(name: str, roibeam: Cli, world: Path, tmp_path: Path) -> None:
     assert name in MODELS
-    options = ("--store", world / "store", "--captions", world / "karpathy.json", "--tokenizer",
-               world / "run" / "tokenizer", "--device", "cpu")  # fmt: skip
+    options = (*data_of(world), "--tokenizer", world / "run" / "tokenizer", "--device", "cpu")
     model = save_model(world, name, tmp_path / "model")
     done = ok(roibeam("evaluate", model, *options, "--out", tmp_path / "a", "--json"))
     said = json.loads(done.out)
     figures = {figure["name"]: figure for figure in said["figures"]}
     assert figures["text_to_image_r5"]["chance"] == pytest.approx(5 / 6) and figures["matching"]["items"] == 24
     assert "retrieval: 12 pairs (6 images with 2 different texts), about" in done.err
-    assert roibeam("evaluate", model, *options, "--out", tmp_path / "b", "--batch-size", 3).code == 0
-    compared = roibeam("evaluate", "--compare", tmp_path / "a", tmp_path / "b")
-    assert compared.code == 0 and "image to text, R@1" in compared.out and "no clear difference" in compared.out
+    ok(roibeam("evaluate", model, *options, "--out", tmp_path / "b", "--batch-size", 3))
+    compared = ok(roibeam("evaluate", "--compare", tmp_path / "a", tmp_path / "b"))
+    assert "image to text, R@1" in compared.out and "no clear difference" in compared.out
     few = roibeam("evaluate", model, *options, "--out", tmp_path / "c", "--max-images", 3, "--json")
     assert json.loads(few.out)["images"] == 3
     assert "differ in max_images" in one_line(roibeam("evaluate", "--compare", tmp_path / "a", tmp_path / "c"))
 
 
 def test_captions_that_were_trained_on_are_told(roibeam: Cli, world: Path, tmp_path: Path) -> None:
-    (captions,) = world.glob("captions.*")
-    done = ok(
-        roibeam("evaluate", world / "run", "--store", world / "store", "--captions", captions, "--out", tmp_path / "e")
-    )
+    done = ok(roibeam("evaluate", world / "run", *data_of(world, "captions.*"), "--out", tmp_path / "e"))
     assert done.out.count("note: this run was trained on these very captions") == 1
     assert "trained on these" not in done.err
 
 
 def test_a_part_that_was_trained_on_is_told(roibeam: Cli, world: Path, tmp_path: Path) -> None:
-    options = ("--store", world / "store", "--captions", world / "karpathy.json")
-    trained = roibeam("pretrain", tmp_path / "run", *options, *tiny_run(2))  # on the split train
-    assert trained.code == 0 and "12 captions of the splits val and test left out" in trained.err
-    held_out = roibeam("evaluate", tmp_path / "run", *options, "--out", tmp_path / "a")
-    assert held_out.code == 0 and "was trained on" not in held_out.out
-    every = roibeam("evaluate", tmp_path / "run", "--store", world / "store", "--captions",
-                    next(world.glob("captions.*")), "--out", tmp_path / "b")  # fmt: skip
+    trained = ok(roibeam("pretrain", tmp_path / "run", *data_of(world), *tiny_run(2)))  # on the split train
+    assert "12 captions of the splits val and test left out" in trained.err
+    held_out = ok(roibeam("evaluate", tmp_path / "run", *data_of(world), "--out", tmp_path / "a"))
+    assert "was trained on" not in held_out.out
+    every = roibeam("evaluate", tmp_path / "run", *data_of(world, "captions.*"), "--out", tmp_path / "b")
     assert "note: this run was trained on 2 of the 8 images, such as sample_0000" in every.out
 
 
 def test_another_detectors_store_is_refused(
-    roibeam: Cli, world: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, extract: Cli, pictures: Pictures, world: Path, tmp_path: Path
 ) -> None:
-    other = (*tiny_network, "--weights", "random:8")
-    assert roibeam("extract", world / "samples" / "images", tmp_path / "store", *other).code == 0
-    (captions,) = world.glob("captions.*")
-    done = roibeam("evaluate", world / "run", "--store", tmp_path / "store", "--captions", captions)
+    ok(extract(pictures.photos, tmp_path / "store", "--weights", "random:8"))
+    done = roibeam("evaluate", world / "run", *data_of(world, "captions.*"), "--store", tmp_path / "store")
     assert "extract these images with the detector and options of its training store" in one_line(done)
 
 
@@ -158,11 +148,10 @@ def test_what_cannot_be_is_said_in_one_line(
 
 def test_nothing_to_evaluate(roibeam: Cli, world: Path, tmp_path: Path) -> None:
     assert "needs a checkpoint and --store" in one_line(roibeam("evaluate"))
-    assert "--tokenizer is missing" in one_line(
-        roibeam("evaluate", save_model(world, "ViLBERT", tmp_path / "alone"), "--store", world / "store",
-                "--captions", world / "karpathy.json", "--out", tmp_path / "e")
-    )  # fmt: skip
-    without = roibeam("evaluate", tmp_path / "alone", "--store", world / "store")
+    model = save_model(world, "ViLBERT", tmp_path / "alone")
+    unread = one_line(roibeam("evaluate", model, *data_of(world), "--out", tmp_path / "e"))
+    assert "--tokenizer is missing" in unread
+    without = roibeam("evaluate", model, "--store", world / "store")
     assert "is no run's folder: say where to write with --out, such as --out evaluation" in one_line(without)
 
 
@@ -171,12 +160,11 @@ def test_results_lie_in_the_runs_folder_and_stay(
 ) -> None:
     """Nothing is written where the user happens to stand, and an older evaluation keeps its place."""
     shutil.copytree(world / "run", tmp_path / "run")
-    (tmp_path / "here" / "evaluation").mkdir(parents=True)
-    (tmp_path / "here" / "evaluation" / "notes.txt").write_text("of somebody")
+    write_text(tmp_path / "here" / "evaluation" / "notes.txt", "of somebody")
     monkeypatch.chdir(tmp_path / "here")
     for name in ("evaluation", "evaluation-2"):
-        done = roibeam("evaluate", tmp_path / "run", "--store", world / "store", "--captions", world / "karpathy.json")
-        assert done.code == 0 and f"{tmp_path / 'run' / name / 'results.json'}   all of it" in done.out, done.err
+        done = ok(roibeam("evaluate", tmp_path / "run", *data_of(world)))
+        assert f"{tmp_path / 'run' / name / 'results.json'}   all of it" in done.out
     first = (tmp_path / "run" / "evaluation" / "results.json").read_text()
     assert json.loads(first)["figures"] == json.loads((tmp_path / "run" / name / "results.json").read_text())["figures"]
     assert [str(path) for path in sorted(Path().rglob("*"))] == ["evaluation", "evaluation/notes.txt"]

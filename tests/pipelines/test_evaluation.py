@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from captioned_records import FakeStore
 from evaluated_models import MODELS, SIZES, VILBERT, WITHOUT_MATCH, WITHOUT_REGIONS, build
 from soak_share import some
 
-from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
@@ -57,21 +58,10 @@ def make_record(image_id: str, seed: int, count: int = 5) -> RegionRecord:
     )
 
 
-class FakeStore(dict[str, RegionRecord]):
-    """Records by id with what else a store tells about itself."""
-
-    path = Path("fake-store")
-    fingerprint = Fingerprint("imported:fake", numerics={"torch": "any"})
-    vocabulary: ClassVar[dict[str, Any]] = {"classes": list(CLASSES), "attributes": None}
-
-    def ids(self) -> Any:
-        return iter(self)
-
-
 def make_store(count: int = 6) -> FeatureStore:
-    store = FakeStore(
-        {f"image-{number}": make_record(f"image-{number}", number, 3 + number % 3) for number in range(count)}
-    )
+    records = (make_record(f"image-{number}", number, 3 + number % 3) for number in range(count))
+    store = FakeStore((record.image_id, record) for record in records)
+    store.vocabulary = {"classes": list(CLASSES), "attributes": None}
     return cast(FeatureStore, store)
 
 
@@ -89,9 +79,8 @@ def tokenizer() -> Any:
 def evaluate(model: Any, tokenizer: Any, out: Path, *, store: Any = None, captions: Any = None, **settings: Any) -> Any:
     found = ModelCheckpoint(model, Path("nowhere") / "model")
     config = EvaluationConfig(**({"device": "cpu", "batch_size": 4} | settings))
-    result = evaluate_checkpoint(
-        found, tokenizer, store or make_store(), captions or make_captions(), out, config=config
-    )
+    given = (store or make_store(), captions or make_captions(), out)
+    result = evaluate_checkpoint(found, tokenizer, *given, config=config)
     return result, {figure.name: figure for figure in result.figures}
 
 
@@ -147,20 +136,13 @@ def scores_one_by_one(model: Any, samples: EvaluationSamples, corpus: Any, rows:
 
 
 # What a model scores knows nothing of folds: two are enough, one that reads texts by themselves and one that does not.
-IN_FOLDS = ("ViLBERT", "VL-BERT, paper")
+IN_FOLDS = [("ViLBERT", 2), ("VL-BERT, paper", 2)]
+WHOLE = [("VL-BERT, paper", 1), ("ViLBERT", 1), ("ImageBERT", 1), ("InterBERT", 1)]
 
 
-@pytest.mark.parametrize("name", some(NAMES, ("VL-BERT, paper", "ViLBERT", "ImageBERT", "InterBERT")))
-def test_retrieval_is_that_of_pairs_one_by_one(name: str, tokenizer: Any, tmp_path: Path) -> None:
-    check_retrieval(name, 1, tokenizer, tmp_path)
-
-
-@pytest.mark.parametrize("name", some(NAMES, IN_FOLDS))
-def test_retrieval_in_folds_is_that_of_pairs_one_by_one(name: str, tokenizer: Any, tmp_path: Path) -> None:
-    check_retrieval(name, 2, tokenizer, tmp_path)
-
-
-def check_retrieval(name: str, folds: int, tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", some(itertools.product(NAMES, (1, 2)), [*WHOLE, *IN_FOLDS]), ids=str)
+def test_retrieval_is_that_of_pairs_one_by_one(case: tuple[str, int], tokenizer: Any, tmp_path: Path) -> None:
+    name, folds = case
     store, captions, model = make_store(), make_captions(), build(name)
     _, figures = evaluate(model, tokenizer, tmp_path, folds=folds)
     ids = list(cast(Any, store))
@@ -211,13 +193,10 @@ def test_a_model_that_always_says_the_same_is_last(tokenizer: Any, tmp_path: Pat
     assert figures["text_to_image_r5"].value == figures["image_to_text_r5"].value == 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    some(
-        ["VL-BERT, paper", "ViLBERT", "single stream", "VisualBERT", "ImageBERT", "InterBERT"],
-        ["VisualBERT", "InterBERT"],
-    ),
-)
+BY_HEART = ("VL-BERT, paper", "ViLBERT", "single stream", "VisualBERT", "ImageBERT", "InterBERT")
+
+
+@pytest.mark.parametrize("name", some(BY_HEART, ["VisualBERT", "InterBERT"]))
 def test_pairs_that_were_learned_by_heart_are_found(name: str, tokenizer: Any, tmp_path: Path) -> None:
     """From the matching loss to the rank: a sign that is wrong anywhere puts the right ones last."""
     captions = [Caption(WORDS[number], f"image-{number}") for number in range(3)]
@@ -312,9 +291,8 @@ def test_figures_are_means_over_what_was_predicted(tokenizer: Any) -> None:
     labels = batch.text_labels[chosen_words]
     with torch.inference_mode():
         logits = model.word_logits(model.encode(batch).text_states[chosen_words])
-    assert named["masked_words"].mean == pytest.approx(
-        float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5
-    )
+    loss = float(torch.nn.functional.cross_entropy(logits, labels))
+    assert named["masked_words"].mean == pytest.approx(loss, rel=1e-5)
     assert named["masked_word_accuracy"].mean == pytest.approx(float((logits.argmax(-1) == labels).float().mean()))
     assert named["masked_word_accuracy"].chance == pytest.approx(int(labels.bincount().max()) / len(labels))
     shares = labels.bincount()[labels.bincount() > 0] / len(labels)
@@ -480,9 +458,8 @@ def test_classes_of_imagebert_may_leave_background_out(tokenizer: Any) -> None:
 
 def test_images_that_were_trained_on_are_known_by_any_of_their_names(tmp_path: Path) -> None:
     assert trained_among(tmp_path, ["a"]) is None
-    write_trained_images(
-        tmp_path, (key for name in ("COCO_train2014_000000000042", "folder/b", "17") for key in known_keys(name))
-    )
+    names = ("COCO_train2014_000000000042", "folder/b", "17")
+    write_trained_images(tmp_path, (key for name in names for key in known_keys(name)))
     others = ["000000000042", "folder/b", "b", "17", "000000000043", "COCO_val2014_000000000017"]
     assert trained_among(tmp_path, others) == ["000000000042", "folder/b", "17"]
     (tmp_path / "trained_images.npy").write_bytes(b"nothing")

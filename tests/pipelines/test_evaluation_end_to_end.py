@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from end_to_end_examples import FEATURES, SIZES, awake, encoder, imagebert, vilbert, visualbert
-from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, image_id, write_photo_store
+from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, image_id
 from soak_share import some
 from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, ok, one_line
 
@@ -59,11 +59,6 @@ JOINT: dict[str, tuple[Callable[[], Any], EndToEndChoices]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
-    return write_photo_store(tmp_path_factory.mktemp("world"), feature_dim=FEATURES)
-
-
 def joint_named(name: str) -> EndToEndModel:
     make, choices = JOINT[name]
     return EndToEndModel(awake(make()), encoder(), choices).eval()
@@ -78,23 +73,15 @@ def evaluate(joint: EndToEndModel, made: PhotoStore, out: Path, *, images: str |
     return {figure.name: figure for figure in result.figures}
 
 
-def by_hand(joint: EndToEndModel, made: PhotoStore, sample: Any) -> Any:
+def by_hand(joint: EndToEndModel, made: PhotoStore, samples: EvaluationSamples, sample: Any) -> Any:
     """The model's own scores of one row, on its photo with the row's masked regions hidden."""
-    samples, corpus = sample.samples, sample.corpus
-    batch = samples.batch([sample.row(corpus)])
+    batch = samples.batch([sample])
     pixels = cv2.imread(str(made.photo(batch.sample_ids[0])))
     boxes, masked = batch.region_boxes[0].numpy(), batch.masked_regions[0].numpy()
     inputs = photo_inputs([pixels], [boxes], [masked], joint.region_encoder, joint.choices)
     with torch.no_grad():
         whole = joint.with_features(dataclasses.replace(batch, **inputs.regions), inputs.images)
         return whole, joint.model.encode(whole)
-
-
-@dataclasses.dataclass
-class Row:
-    samples: EvaluationSamples
-    corpus: Corpus
-    row: Callable[[Corpus], Any]
 
 
 @pytest.mark.parametrize("name", some(JOINT, tuple(JOINT)[:2]))
@@ -106,12 +93,8 @@ def test_masked_figures_are_those_of_the_encoder_on_blanked_photos(name: str, ma
         corpus = Corpus(store, CaptionTable(list(store.ids()), made.rows()))
         samples = EvaluationSamples(joint.model.config, TOKENIZER, num_classes=NUM_CLASSES)
         for row in range(8):
-            random = np.random.default_rng([3, 5, row])
-            batch, output = by_hand(
-                joint,
-                made,
-                Row(samples, corpus, lambda each, row=row, random=random: samples.masked(each, row, random)),
-            )
+            sample = samples.masked(corpus, row, np.random.default_rng([3, 5, row]))
+            batch, output = by_hand(joint, made, samples, sample)
             scored = joint.model.score(batch, output)
             for term, found in {**scored.losses, **scored.metrics}.items():
                 if not term.startswith("matching"):
@@ -132,17 +115,11 @@ def test_retrieval_is_that_of_pairs_one_by_one(name: str, made: PhotoStore, tmp_
     with FeatureStore(made.path) as store:
         corpus = Corpus(store, CaptionTable(list(store.ids()), made.rows()))
         samples = EvaluationSamples(joint.model.config, TOKENIZER, num_classes=NUM_CLASSES)
-        for text in range(8):
-            for image in range(8):
-                _, output = by_hand(
-                    joint, made, Row(samples, corpus, lambda each, t=text, i=image: samples.pair(each, t, i))
-                )
-                scores[text, image] = joint.model.match_log_odds(output).item()
+        for text, image in np.ndindex(8, 8):
+            _, output = by_hand(joint, made, samples, samples.pair(corpus, text, image))
+            scores[text, image] = joint.model.match_log_odds(output).item()
     own = np.diag(scores)
-    ranks = {
-        "text_to_image": (scores >= own[:, None]).sum(axis=1),
-        "image_to_text": (scores >= own[None]).sum(axis=0),
-    }
+    ranks = {"text_to_image": (scores >= own[:, None]).sum(axis=1), "image_to_text": (scores >= own[None]).sum(axis=0)}
     assert len(np.unique(scores.round(6))) > 30  # the pairs differ
     for direction, found in ranks.items():
         for cut in (1, 5):
@@ -207,9 +184,7 @@ def test_what_stands_under_masked_boxes_reaches_no_feature(made: PhotoStore, tmp
 
 
 def test_a_run_end_to_end_is_evaluated(roibeam: Cli, made: PhotoStore, tmp_path: Path) -> None:
-    rows = [f"{caption}\t{image_id(number)}" for number, caption in enumerate(CAPTIONS)]
-    (tmp_path / "captions.tsv").write_text("\n".join(rows) + "\n")
-    given = ("--store", made.path, "--captions", tmp_path / "captions.tsv")
+    given = ("--store", made.path, "--captions", made.captions)
     ok(roibeam("pretrain", tmp_path / "run", *given, *TINY_ENCODER, *TINY_JOINT, "--device", "cpu"))
     asked = ("evaluate", tmp_path / "run", *given, "--device", "cpu", "--out")
     done = ok(roibeam(*asked, tmp_path / "e"))

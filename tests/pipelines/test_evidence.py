@@ -14,11 +14,18 @@ import torch
 from evidence import mask_patterns, pretraining_runs, run_answers, runs, worlds
 from evidence.arms import ARMS, GROUP_ANCHORS, HIDDEN_WORDS, QUICK_ARMS
 from evidence.questions import largest_overlap
+from evidence.readers import bounds as readers
+from evidence.readers import hidden_words as words
+from evidence.readers.caption_pairs import PairReader
+from evidence.readers.hidden_regions import _RegionReader
+from evidence.readers.read_world import ReadWorld, expected_recall
 from evidence.tasks import own_arms, repeated_pictures, task_arms, task_runs
 from evidence.tasks.head_runs import HeadRuns, of_other_half
 from evidence.tasks.own_pictures import OwnPictures, read_text_bounds
 from evidence.tasks.task_world import TaskWorld
+from evidence.worlds import FULL, QUICK
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
+from small_files import write_json, write_text
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_segments
@@ -31,6 +38,8 @@ from roibeam.pipelines.finetuning.run.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.pretraining.systems import system_named
+from roibeam.pipelines.toyworld.caption_likelihood import KnownWays, read_wording
+from roibeam.pipelines.toyworld.scene import find_relations
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.requests import EncoderRequest
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -169,10 +178,9 @@ def test_texts_have_a_floor_and_a_ceiling(own_pictures: Any) -> None:
 def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> None:
     asked = ["perfect/text-only", "perfect/vilbert"]
     made = all_runs(tmp_path, worlds.World(tmp_path, worlds.QUICK), asked, seeds=[0, 1])
-    (tmp_path / "results" / "perfect").mkdir(parents=True)
     commands = {0: made.command(ARMS["perfect/vilbert"]), 1: "roibeam pretrain with other steps"}
     for seed, command in commands.items():
-        made.result(made.all[2 + seed]).write_text(json.dumps({"command": command, "seconds": 100.0}))
+        write_json(made.result(made.all[2 + seed]), {"command": command, "seconds": 100.0})
     assert [run.name for run in made.missing()] == ["perfect/text-only-0", "perfect/text-only-1", "perfect/vilbert-1"]
     text = made.all[0].arm
     assert made.seconds() == pytest.approx(2 * runs.SECONDS_A_STEP * text.steps + 100)
@@ -186,8 +194,7 @@ def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
     for run in made.all:
         store, name = run.arm.id.split("/")
         answers = {"store": store, "arm": name, "seed": 0, "command": made.command(run.arm), "seconds": 1.0}
-        made.result(run).parent.mkdir(parents=True, exist_ok=True)
-        made.result(run).write_text(json.dumps(answers))
+        write_json(made.result(run), answers)
     run_answers.pack(tmp_path / "results")
     assert [path.name for path in (tmp_path / "results").rglob("*")] == ["perfect.jsonl.xz"]
     made = all_runs(tmp_path, world, [before, after, task, weights], seeds=[0])
@@ -196,8 +203,7 @@ def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
     named = all_runs(tmp_path, world, [weights], seeds=[0], with_weights=True)
     assert [run.arm.id for run in named.missing()] == [weights]
     (tmp_path / "weights" / weights).mkdir(parents=True)
-    (tmp_path / "runs" / f"{before}-0").mkdir(parents=True)
-    (tmp_path / "runs" / f"{before}-0" / "trained").touch()
+    write_text(tmp_path / "runs" / f"{before}-0" / "trained", "")
     assert made.to_make() == made.missing() and named.missing() == []
 
 
@@ -257,15 +263,17 @@ def test_an_arm_is_trained_and_answers(small_world: Any, monkeypatch: pytest.Mon
     assert asked >= {measure.split()[0] for measure in ARMS[arm].measures if measure != "retrieval"}
 
 
-def test_a_picture_of_several_names_is_stored_under_each(small_world_of_links: Path, tmp_path: Path) -> None:
+def test_a_picture_of_several_names_is_stored_under_each(tmp_path: Path) -> None:
     """Detected once: NLVR2 has four names for each of its pictures."""
-    names = repeated_pictures.names_of_pictures(small_world_of_links)
+    images = tmp_path / "images"
+    for name in ("train/a.png", "dev/c.png"):
+        write_text(images / name, name)
+    (images / "train" / "b.png").hardlink_to(images / "train" / "a.png")
+    names = repeated_pictures.names_of_pictures(images)
     assert sorted(names.values()) == [["dev/c"], ["train/a", "train/b"]]
-    repeated_pictures.link_files(small_world_of_links, names, tmp_path / "photos" / "nlvr2")
-    assert [str(each) for each in repeated_pictures.files_below(tmp_path / "photos")] == [
-        "nlvr2/dev/c.png",
-        "nlvr2/train/a.png",
-    ]
+    repeated_pictures.link_files(images, names, tmp_path / "photos" / "nlvr2")
+    found = [str(each) for each in repeated_pictures.files_below(tmp_path / "photos")]
+    assert found == ["nlvr2/dev/c.png", "nlvr2/train/a.png"]
     once, out = tmp_path / "once", tmp_path / "out"
     records = [replace(draw_record(number, 8), image_id=named[0]) for number, named in enumerate(names.values())]
     once.mkdir()
@@ -278,24 +286,102 @@ def test_a_picture_of_several_names_is_stored_under_each(small_world_of_links: P
             assert replace(stored[name], image_id=source).equals(found[source])
 
 
-@pytest.fixture
-def small_world_of_links(tmp_path: Path) -> Path:
-    folder = tmp_path / "images"
-    for name in ("train/a.png", "dev/c.png"):
-        (folder / name).parent.mkdir(parents=True)
-        (folder / name).write_bytes(name.encode())
-    (folder / "train" / "b.png").hardlink_to(folder / "train" / "a.png")
-    return folder
-
-
 def test_a_task_run_of_another_command_is_not_taken_for_this_one(tmp_path: Path) -> None:
     """Otherwise its answers would be listed under a command that never ran."""
     forget = task_runs.TaskRuns._forget_others
     folder = tmp_path / "runs" / "vqa-vilbert-0"
     forget(folder, "finetune --steps 20")
-    folder.mkdir()
-    (folder / "trained").touch()
+    write_text(folder / "trained", "")
     forget(folder, "finetune --steps 20")
     assert (folder / "trained").exists()
     forget(folder, "finetune --steps 10")
     assert not folder.exists()
+
+
+# --- blind and perfect readers, which say what answers of a model are worth ---
+
+
+@pytest.fixture(scope="module")
+def world() -> Any:
+    return ReadWorld(test=25, scenes=200)
+
+
+def test_recall_counts_equal_scores_as_lots() -> None:
+    scores = np.array([[2.0, 1, 1], [3, 1, 0], [1, 1, 1]])  # first; second; one of three
+    assert expected_recall(scores, 1) == pytest.approx((1 + 0 + 1 / 3) / 3)
+    assert expected_recall(scores, 2) == pytest.approx((1 + 1 + 2 / 3) / 3)
+
+
+def test_matching_counts_own_and_other_pictures_alike() -> None:
+    scores = np.array([[2.0, 0, 0], [0, 2, 2], [0, 0, 0]])
+    assert readers.matching_right(scores, 1) == pytest.approx((2 / 3 + 5 / 6) / 2)
+
+
+def test_a_word_is_hidden_and_only_sentences_stand_for_it() -> None:
+    found = dict(words.hidden_words("a striped red ball"))
+    assert sorted(found) == ["ball", "red", "striped"]
+    assert len(found["ball"]) == 24 and found["ball"]["cup"] == "a striped red cup"
+    assert "orange" in found["red"] and "small" not in found["red"]  # the writer says size first
+    chances = {"red": 0.25, "blue": 0.25, "green": 0.1}
+    texts = {word: word for word in chances}
+    assert [words.share_right(word, texts, chances.__getitem__) for word in chances] == [0.5, 0.5, 0]
+
+
+def test_what_a_caption_says_of_a_hidden_region_is_the_mean_over_what_it_may_look_like(world: Any) -> None:
+    """Held against the likelihood of every scene that has some look of some class in its place."""
+    reader = _RegionReader(world)
+    kinds = {}
+    for picture in world.pictures:
+        kinds.setdefault(picture.captions[0].kind, picture)
+    assert len(kinds) >= 5
+    for picture in kinds.values():
+        scene, text = picture.scene, picture.captions[0].text
+        number = picture.captions[0].objects[0]
+        thing = scene.objects[number]
+        sizes = [name for name in thing.attributes if name in ("small", "large")]
+        found = reader.by_caption(picture, number)
+        assert found[reader.names.index(thing.category)] > 0
+        for name in (thing.category, "ball", "hoop", "moon", "frame"):
+            expected, opening = 0.0, read_wording(text).chance
+            for look, share in reader.looks[name].shares.items():
+                other = replace(thing, category=name, attributes=(*look, *sizes))
+                variant = replace(scene, objects=(*scene.objects[:number], other, *scene.objects[number + 1 :]))
+                expected += share * KnownWays([(variant, find_relations(variant))]).likelihood(text)[0]
+            said = opening * found[reader.names.index(name)]
+            assert said == pytest.approx(expected, rel=0.01), (text, name)
+
+
+def test_two_captions_of_one_picture_are_told_without_seeing_it(world: Any) -> None:
+    reader = PairReader(world, 80)
+    asked = ["two hats", "a red ball and a key", "a boat on the water"]
+    odds = reader.odds(asked, ["a boat on the sand", "two hats", "a boat on the water"])
+    assert odds[0, 1] == odds[2, 2] == -np.inf  # the writer says nothing twice
+    texts = [picture.captions[0].text for picture in world.pictures]
+    odds = reader.odds(texts, [picture.captions[1].text for picture in world.pictures])
+    assert readers.matching_right(odds, 0) > 0.6
+
+
+def test_bounds_of_all_questions_are_kept_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "QUICK_SCENES", 150)
+    monkeypatch.setattr(readers, "_QUICK_FITTED", 60)
+    few, path = replace(QUICK, test=8), tmp_path / "results" / "bounds.json"
+    found = readers.bounds(few, path)
+    for name, bound in found.items():
+        assert 0 <= bound.floor <= bound.ceiling <= 1, (name, bound)
+    recalls = {f"{way}_r{cut}{how}" for way in ("text_to_image", "image_to_text") for cut in (1, 5, 10)
+               for how in ("", " beside")}  # fmt: skip
+    regions = {f"regions {text} text{how}" for text in ("with", "without")
+               for how in ("", " alone", " touching", " covered")}  # fmt: skip
+    others = {"words true", "words wrong", "words alone", "matching", "patterns", "matching beside"}
+    assert {name for name in {*recalls, *regions, *others} - set(found) if "covered" not in name} == set()
+    assert set(found) <= {*recalls, *regions, *others}
+    written = json.loads(path.read_text())
+    written["bounds"]["matching"]["ceiling"] = 0.75
+    path.write_text(json.dumps(written))
+    assert readers.bounds(few, path)["matching"].ceiling == 0.75
+    assert readers.origin(few) != readers.origin(replace(QUICK, test=9))  # then they are made anew
+
+
+def test_the_committed_bounds_are_of_the_full_sizes() -> None:
+    written = json.loads(readers.BOUNDS.read_text())
+    assert written["computed_from"] == readers.origin(FULL)

@@ -119,9 +119,7 @@ def test_our_own_claims_can_be_read_and_cite_a_place() -> None:
     known = {**tables.QUESTIONS, **task_tables.NAMES, **own_tables.NAMES}
     claims.check_names(page.CLAIMS, ours, arms=ALL_ARMS, questions=known)
     placed = [claim for claim in ours if not claim.place.startswith("no claim of the paper")]
-    assert [
-        claim.id for claim in placed if not any(word in claim.place for word in ("Table", "Section", "Figure"))
-    ] == []
+    assert all(any(word in claim.place for word in ("Table", "Section", "Figure")) for claim in placed)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +144,13 @@ def test_a_mistake_in_a_row_is_one_line(tmp_path: Path, row: dict[str, str], sai
 
 def test_names_that_are_not_there_are_one_line(tmp_path: Path) -> None:
     path = written(tmp_path / "claims.tsv", {})
-    arms, questions = ["perfect/vlbert-a", "perfect/vlbert-c"], ["words true"]
-    with pytest.raises(ValueError, match=r"line 2 \(row-0\): second_arm 'perfect/vlbert-b' is unknown; did you mean"):
-        claims.check_names(path, claims.read_claims(path), arms=arms, questions=questions)
-    with pytest.raises(ValueError, match="first_question 'words true' is unknown"):
-        claims.check_names(
-            path, claims.read_claims(path), arms=["perfect/vlbert-a", "perfect/vlbert-b"], questions=["words"]
-        )
+    for second, question, words in (
+        ("c", "words true", r"line 2 \(row-0\): second_arm 'perfect/vlbert-b' is unknown; did you mean"),
+        ("b", "words", "first_question 'words true' is unknown"),
+    ):
+        arms = ["perfect/vlbert-a", f"perfect/vlbert-{second}"]
+        with pytest.raises(ValueError, match=words):
+            claims.check_names(path, claims.read_claims(path), arms=arms, questions=[question])
 
 
 @pytest.mark.parametrize("change", [lambda text: text.replace("sentence\t", "", 1), lambda text: text + "one\ttwo\n"])
@@ -183,12 +181,10 @@ def test_verdicts(expected: str, low: float, high: float, verdict: str) -> None:
 
 
 def found_of(
-    difference: float, pictures: tuple[float, float], runs: tuple[float, float] | None = None,
-    *, seeds: int = 3,
-) -> Any:  # fmt: skip
+    difference: float, pictures: tuple[float, float], runs: tuple[float, float] | None = None, *, seeds: int = 3
+) -> Any:
     """Half of the second side's questions are right; over runs the interval is the same unless it is given."""
-    runs = runs or pictures
-    return claims.Found(50 + difference, 50, difference, *pictures, *runs, seeds)
+    return claims.Found(50 + difference, 50, difference, *pictures, *(runs or pictures), seeds)
 
 
 # --- the page ---
@@ -281,16 +277,13 @@ def test_the_page_tells_what_was_found(full: Any) -> None:
     assert "1 of 7 arms have fewer than 3 runs" in full.text
     # Seeds 0 and 2 of text-only: the run of another command is not read.
     assert "| perfect/text-only |" in full.text and "| 0, 2 | 400 |" in full.text and "| +5.0 |" in full.text
-    assert (
-        "Arms without a run: detector/vlbert-later." in full.text and "Further seeds: perfect/text-only 1." in full.text
-    )
-    assert "for three systems. Found: VisualBERT 89 % (beside a caption" in full.text
-    assert "Claims that wait for them: row-5." in full.text
-    assert "none of both with the question or the floor: row-6." in full.text
-    assert (
-        "as it should, / or so |" in full.text
-        and "VisualBERT, no picture: words (perfect/visualbert): the other way" in full.text
-    )
+    for words in (
+        "Arms without a run: detector/vlbert-later.", "Further seeds: perfect/text-only 1.",
+        "for three systems. Found: VisualBERT 89 % (beside a caption", "Claims that wait for them: row-5.",
+        "none of both with the question or the floor: row-6.", "as it should, / or so |",
+        "VisualBERT, no picture: words (perfect/visualbert): the other way",
+    ):  # fmt: skip
+        assert words in full.text
 
 
 def test_a_run_of_twice_the_steps_stands_beside_the_run_of_the_same_seed(full: Any) -> None:

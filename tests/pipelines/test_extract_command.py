@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from in_process import run_roibeam
+from small_files import write_text
+from tiny_commands import Cli, ok
+from tiny_commands import extract as extract_store
 
 from roibeam.extraction.weights.detector_choice import PRESETS
 from roibeam.features.folders.folder_protocol import OutputFolder
@@ -37,8 +38,6 @@ from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.stores.store_check import shard_of_record
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
-
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -50,7 +49,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(samples: Path, tiny_network: tuple[str, ...]) -> Path:
     """Their store, as a run without any other option makes it; shared: read only."""
-    assert run_roibeam("extract", samples, samples.parent / "plain", *tiny_network) == 0
+    extract_store(samples, samples.parent / "plain", *tiny_network)
     return samples.parent / "plain"
 
 
@@ -64,8 +63,7 @@ def files(store: Path) -> dict[str, str]:
 
 def test_photos_in_shards_out(roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    done = extract(samples, out, "--shard-size", 5)
-    assert done.code == 0, done.err
+    done = ok(extract(samples, out, "--shard-size", 5))
     assert "12 records" in done.out and "report.html" in done.out and f"12 images in {samples}" in done.err
     kinds = {name.split(".")[-1] for name in files(out)}
     assert kinds == {"lmdb", "json", "jsonl", "parquet", "html"}
@@ -76,13 +74,11 @@ def test_photos_in_shards_out(roibeam: Cli, extract: Cli, samples: Path, tmp_pat
         assert record.features.shape == (record.num_regions, 128) and 10 <= record.num_regions <= 12
         assert record.attribute_ids is not None
         assert isinstance(record.class_distribution, np.ndarray) and record.class_distribution.shape[1] == 21
-    verified = roibeam("store", "verify", out, "--deep")
-    assert (verified.code, "clean" in verified.out) == (0, True)
-    verified = roibeam("store", "verify", out, "--deep", "--shards", "1-")
-    assert (verified.code, "every record of the shards 1- read" in verified.out) == (0, True)
-    for shards, words in (("3", "expected <first>-<last>"), ("2-1", "expected <first>-<last>")):
+    for options, words in (((), "clean"), (("--shards", "1-"), "every record of the shards 1- read")):
+        assert words in ok(roibeam("store", "verify", out, "--deep", *options)).out
+    for shards in ("3", "2-1"):
         refused = roibeam("store", "verify", out, "--deep", "--shards", shards)
-        assert refused.code == 1 and words in refused.err
+        assert refused.code == 1 and "expected <first>-<last>" in refused.err
     assert "--shards goes with --deep" in roibeam("store", "verify", out, "--shards", "1-").err
     first = len(read_members(LocalFolder(out), read_plan(LocalFolder(out)).shards[0]))  # type: ignore[union-attr]
     assert [shard_of_record(output_folder(out), done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
@@ -92,8 +88,7 @@ def test_a_request_in_python_writes_what_the_command_writes(
     extract: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
     options = ("--dtype", "float32", "--distribution", "top-5", "--image-feature", "region", "--id-rule")
-    done = extract(samples, tmp_path / "a", *options, "with-extension", "--shard-size", 5)
-    assert done.code == 0, done.err
+    ok(extract(samples, tmp_path / "a", *options, "with-extension", "--shard-size", 5))
     given = list(zip(tiny_network[::2], tiny_network[1::2], strict=True))
     settings = tuple(value for option, value in given if option == "--set")
     told: list[str] = []
@@ -134,13 +129,15 @@ def test_help_names_every_preset() -> None:
     assert told == [*list(PRESETS)[:-1], "or", list(PRESETS)[-1]]
 
 
-def test_the_mode_is_recorded_beside_an_equal_feature_space(extract: Cli, samples: Path, tmp_path: Path) -> None:
-    fingerprints = {}
-    for mode, options in (("exact", ()), ("batched", ("--batched",)), ("bf16", ("--precision", "bf16"))):
-        done = extract(samples, tmp_path / mode, *options)
-        assert done.code == 0, done.err
-        assert f"mode {mode}" in (tmp_path / mode / "report.html").read_text("utf-8")
-        with FeatureStore(tmp_path / mode) as store:
+def test_the_mode_is_recorded_beside_an_equal_feature_space(
+    extract: Cli, samples: Path, plain: Path, tmp_path: Path
+) -> None:
+    stores, fingerprints = {"exact": plain, "batched": tmp_path / "batched", "bf16": tmp_path / "bf16"}, {}
+    ok(extract(samples, stores["batched"], "--batched"))
+    ok(extract(samples, stores["bf16"], "--precision", "bf16"))
+    for mode, path in stores.items():
+        assert f"mode {mode}" in (path / "report.html").read_text("utf-8")
+        with FeatureStore(path) as store:
             fingerprints[mode] = store.fingerprint
             assert store.fingerprint.numerics["mode"] == mode
     assert fingerprints["exact"].feature_space == fingerprints["bf16"].feature_space
@@ -150,7 +147,7 @@ def test_one_store_has_one_precision(extract: Cli, samples: Path, tmp_path: Path
     photos, out = tmp_path / "photos", tmp_path / "store"
     photos.mkdir()
     shutil.copy(samples / "sample_00000.jpg", photos)
-    assert extract(photos, out).code == 0
+    ok(extract(photos, out))
     line = one_line(extract(photos, out, "--precision", "bf16"))
     assert "made with other settings: precision was float32, is now bf16; repeat the earlier command" in line
     line = one_line(extract(photos, out, "--batched"))
@@ -161,40 +158,29 @@ def test_one_store_has_one_precision(extract: Cli, samples: Path, tmp_path: Path
     assert plan["settings"].pop("mode") == "exact"
     (out / "plan.json").write_text(json.dumps(plan))
     shutil.copy(samples / "sample_00001.jpg", photos)
-    done = extract(photos, out, "--batched")
-    assert done.code == 0 and "shards were computed in different modes (exact, batched)" in done.err
-
-
-def test_a_precision_that_there_is_not(extract: Cli, samples: Path, tmp_path: Path) -> None:
-    for options, words in (
-        (("--precision", "fp8"), "--precision 'fp8': choose one of float32, tf32, bf16"),
-        (("--precision", "tf32"), "tf32 needs a GPU"),
-        (("--precision", "bf16", "--batched"), "--batched goes with --precision float32"),
-    ):
-        refused = extract(samples, tmp_path / "store", *options)
-        assert refused.code != 0 and words in refused.err and not (tmp_path / "store").exists()
+    done = ok(extract(photos, out, "--batched"))
+    assert "shards were computed in different modes (exact, batched)" in done.err
 
 
 def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
     extract: Cli, samples: Path, plain: Path, tmp_path: Path
 ) -> None:
-    photos, out = tmp_path / "photos", tmp_path / "store"
-    shutil.copytree(samples, photos)
-    late = [path for path in sorted(photos.iterdir()) if path.name in ("sample_00003.jpg", "sample_00007.jpg")]
+    photos, out = Path(shutil.copytree(samples, tmp_path / "photos")), tmp_path / "store"
+    late = [photos / "sample_00003.jpg", photos / "sample_00007.jpg"]
     for path in late:
         path.rename(tmp_path / path.name)
-    assert extract(photos, out, "--shard-size", 4).code == 0
+    run = (photos, out, "--shard-size", 4)
+    ok(extract(*run))
     before = files(out)
-    again = extract(photos, out, "--shard-size", 4)
-    assert again.code == 0 and "nothing to do" in again.out and "note:" not in again.out
+    again = ok(extract(*run))
+    assert "nothing to do" in again.out and "note:" not in again.out
     same = {name for name, digest in files(out).items() if before[name] == digest}
     # Its summary tells of itself; the report keeps the time and the rate of the run that extracted.
     assert set(before) - same == {"run_summary.json"} and "<dt>images/s</dt>" in (out / "report.html").read_text()
 
     for path in late:
         (tmp_path / path.name).rename(path)
-    grown = extract(photos, out, "--shard-size", 4)
-    assert grown.code == 0 and "2 images extracted" in grown.out
+    assert "2 images extracted" in ok(extract(*run)).out
     assert "<dt>time of 2</dt>" in (out / "report.html").read_text()
     assert all(files(out)[name] == digest for name, digest in before.items() if name.startswith("part-"))
     with FeatureStore(out) as store:
@@ -204,25 +190,20 @@ def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
         assert one.manifest.content_digest == other.manifest.content_digest
         assert len(one.manifest.shards) == 1 and len(other.manifest.shards) == 4
 
-    path = photos / "sample_00001.jpg"
-    path.rename(tmp_path / "gone.jpg")
-    gone = extract(photos, out)
-    assert gone.code == 0 and "1 image of earlier runs is not in the source now" in gone.out
+    (photos / "sample_00001.jpg").unlink()
+    assert "1 image of earlier runs is not in the source now" in ok(extract(photos, out)).out
 
 
 def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(extract: Cli, samples: Path, tmp_path: Path) -> None:
-    photos, out = tmp_path / "photos", tmp_path / "store"
-    shutil.copytree(samples, photos)
+    photos, out = Path(shutil.copytree(samples, tmp_path / "photos")), tmp_path / "store"
     (photos / "<b>bad.jpg").write_bytes(b"<html>")
     (photos / "empty.jpg").write_bytes(b"")
     done = extract(photos, out)
     assert done.code == 1
     assert "14.3 % of the images failed, more than the 5 % of --max-failures" in done.err
     assert "--retry-dead-letters tries them again" in done.err
-    letters = {
-        row["image_id"]: (row["stage"], row["reason"])
-        for row in pq.read_table(out / "dead_letters.parquet").to_pylist()
-    }
+    rows = pq.read_table(out / "dead_letters.parquet").to_pylist()
+    letters = {row["image_id"]: (row["stage"], row["reason"]) for row in rows}
     assert letters == {"<b>bad": ("decode", "not an image"), "empty": ("decode", "empty file")}
     assert "<b>bad" not in (out / "report.html").read_text()
     assert extract(photos, out, "--max-failures", "0.2").code == 0
@@ -252,20 +233,12 @@ def test_a_source_of_which_nothing_can_be_extracted_is_not_begun(extract: Cli, s
 
 
 def test_shards_without_a_record_are_shards(roibeam: Cli, extract: Cli, tmp_path: Path) -> None:
-    photos, out = tmp_path / "photos", tmp_path / "store"
-    photos.mkdir()
-    (photos / "a.jpg").write_bytes(b"")
-    assert extract(photos, out, "--max-failures", "1").code == 0
-    assert roibeam("store", "verify", out, "--deep").code == 0
+    out = tmp_path / "store"
+    write_text(tmp_path / "photos" / "a.jpg", b"")
+    ok(extract(tmp_path / "photos", out, "--max-failures", "1"))
+    ok(roibeam("store", "verify", out, "--deep"))
     with FeatureStore(out) as store:
         assert len(store) == 0
-
-
-def test_json_lines(extract: Cli, samples: Path, tmp_path: Path) -> None:
-    done = extract(samples, tmp_path / "store", "--json")
-    events = [json.loads(line) for line in done.out.splitlines()]
-    assert events[-1]["event"] == "done" and events[-1]["records"] == 12 and events[-1]["succeeded"] is True
-    assert events[-2]["event"] == "progress" and events[-2]["images"] == 12
 
 
 def test_dry_run_writes_nothing(extract: Cli, samples: Path, tmp_path: Path) -> None:
@@ -278,11 +251,12 @@ def test_vocabulary_names_travel_into_store_and_report(
     roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path
 ) -> None:
     names = tmp_path / "vocab"
-    names.mkdir()
-    (names / "objects_vocab.txt").write_text("\n".join(f"thing{i},synonym" for i in range(20)))
-    (names / "attributes_vocab.txt").write_text("\n".join(f"kind{i}" for i in range(12)) + "\n")
+    write_text(names / "objects_vocab.txt", "\n".join(f"thing{i},synonym" for i in range(20)))
+    write_text(names / "attributes_vocab.txt", "\n".join(f"kind{i}" for i in range(12)) + "\n")
     out = tmp_path / "store"
-    assert extract(samples, out, "--vocab", names).code == 0
+    events = [json.loads(line) for line in ok(extract(samples, out, "--vocab", names, "--json")).out.splitlines()]
+    assert events[-1]["event"] == "done" and events[-1]["records"] == 12 and events[-1]["succeeded"] is True
+    assert events[-2]["event"] == "progress" and events[-2]["images"] == 12
     with FeatureStore(out) as store:
         assert store.vocabulary["classes"] == [f"thing{i}" for i in range(20)]
     assert "thing" in (out / "report.html").read_text()
@@ -296,8 +270,7 @@ def test_vocabulary_names_travel_into_store_and_report(
 def test_equal_stores_for_any_shard_size_and_number_of_threads(
     extract: Cli, samples: Path, plain: Path, tmp_path: Path
 ) -> None:
-    done = extract(samples, tmp_path / "many", "--shard-size", 1, "--decode-threads", 3)
-    assert done.code == 0, done.err
+    ok(extract(samples, tmp_path / "many", "--shard-size", 1, "--decode-threads", 3))
     with FeatureStore(plain) as one, FeatureStore(tmp_path / "many") as many:
         assert (len(one.manifest.shards), len(many.manifest.shards)) == (1, 12)
         assert one.manifest.content_digest == many.manifest.content_digest
@@ -342,6 +315,9 @@ def one_line(result: Any) -> str:
         ("--vocab {tmp}/v.txt", "v.txt"),
         ("--detector small --vocab {three}", "3 classes"),
         ("--detector small -- --wrkers=2", "does not know --wrkers"),
+        ("--precision fp8", "--precision 'fp8': choose one of float32, tf32, bf16"),
+        ("--device cpu --precision tf32", "tf32 needs a GPU"),
+        ("--precision bf16 --batched", "--batched goes with --precision float32"),
     ],
 )
 def test_user_errors_are_one_clear_line(
@@ -354,16 +330,13 @@ def test_user_errors_are_one_clear_line(
     if arguments.startswith("--"):
         arguments = f"{{samples}} {{out}} --weights random:1 {arguments}"
     line = one_line(roibeam("extract", *(argument.format(**places) for argument in arguments.split())))
-    assert words.replace("{out}", str(places["out"])) in line
+    assert words.replace("{out}", str(places["out"])) in line and not places["out"].exists()
 
 
 def test_misshapen_weights_are_one_clear_line(roibeam: Cli, samples: Path, tmp_path: Path) -> None:
-    import torch
-
     torch.save({"backbone.stem.conv1.weight": torch.zeros(1)}, tmp_path / "w.pth")
-    line = one_line(
-        roibeam("extract", samples, tmp_path / "out", "--detector", "small", "--weights", tmp_path / "w.pth")
-    )
+    options = ("--detector", "small", "--weights", tmp_path / "w.pth")
+    line = one_line(roibeam("extract", samples, tmp_path / "out", *options))
     assert "w.pth" in line and "missing" in line and not (tmp_path / "out").exists()
 
 
@@ -374,16 +347,14 @@ def test_the_output_of_another_run_is_refused(
     before = files(out)
     other_weights = [option if option != "random:1" else "random:2" for option in tiny_network]
     assert "feature_space.detector.weights was" in one_line(roibeam("extract", samples, out, *other_weights))
-    other_rules = one_line(extract(samples, out, "--conventions", "caffe"))
-    assert "made with other settings: conventions was hf, is now caffe" in other_rules
-    other_rules = one_line(extract(samples, out, "--set", "selection.max_regions=11"))
-    changed = "selection was butd-10-100, but max_regions 12, is now butd-10-100, but max_regions 11;"
-    assert f"made with other settings: {changed}" in other_rules
-    other_rows = extract(samples, out, "--distribution", "none")
-    assert "made with other settings: distribution was full, is now none" in one_line(other_rows)
-    other_photos = tmp_path / "other"
-    shutil.copytree(samples, other_photos)
-    moved = one_line(extract(other_photos, out))
+    regions = "selection was butd-10-100, but max_regions 12, is now butd-10-100, but max_regions 11;"
+    for option, value, change in (
+        ("--conventions", "caffe", "conventions was hf, is now caffe"),
+        ("--set", "selection.max_regions=11", regions),
+        ("--distribution", "none", "distribution was full, is now none"),
+    ):
+        assert f"made with other settings: {change}" in one_line(extract(samples, out, option, value))
+    moved = one_line(extract(shutil.copytree(samples, tmp_path / "other"), out))
     assert "holds another run: its source: image_root was" in moved
     assert moved.strip().endswith("if the photos are the same and only moved, a link at the old path will do")
     other_ids = one_line(extract(samples, out, "--id-rule", "with-extension"))
@@ -395,10 +366,10 @@ def test_a_store_goes_on_with_what_it_recorded_where_nothing_is_named(
     roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path
 ) -> None:
     out, begun = tmp_path / "store", ("--conventions", "d2", "--selection", "vl-bert")
-    assert extract(samples, out, *begun).code == 0
+    ok(extract(samples, out, *begun))
     before = files(out)
-    again = roibeam("extract", samples, out, "--weights", "random:1")
-    assert again.code == 0 and "nothing to do" in again.out, again.err
+    again = ok(roibeam("extract", samples, out, "--weights", "random:1"))
+    assert "nothing to do" in again.out
     recorded = "conventions d2, photos at 48/80, selection vl-bert, but max_regions 12"
     assert again.err.splitlines()[0] == f"{out} goes on with the settings it recorded: {recorded}"
     kept = {name: told for name, told in before.items() if name.startswith(("part", "plan", "manifest"))}
@@ -415,10 +386,10 @@ def test_a_plan_under_which_nothing_was_extracted_binds_nobody(
     out = shutil.copytree(plain, tmp_path / "store")
     for path in (*out.glob("part-*"), out / "manifest.json"):
         path.unlink()  # as a run leaves it that fails in its first shards
-    done = extract(samples, out, "--conventions", "caffe", "--shard-size", 5)
-    assert done.code == 0 and "12 images extracted" in done.out and "note:" not in done.out
+    done = ok(extract(samples, out, "--conventions", "caffe", "--shard-size", 5))
+    assert "12 images extracted" in done.out and "note:" not in done.out
     assert [shard.num_images for shard in read_plan(LocalFolder(out)).shards] == [5, 5, 2]  # type: ignore[union-attr]
-    assert roibeam("store", "verify", out, "--deep").code == 0
+    ok(roibeam("store", "verify", out, "--deep"))
     # Now features are there: their shards stay, and a size that is not theirs is told.
     again = extract(samples, out, "--conventions", "caffe", "--shard-size", 4)
     assert "note: --shard-size 4 is for new images; the shards of earlier runs stay as they are" in again.out

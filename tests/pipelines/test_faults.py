@@ -11,40 +11,24 @@ from typing import Any
 
 import pytest
 from forks import KILLED, in_a_fork
-from in_process import run_roibeam
+from small_files import write_text
 from soak_share import share_of
-from tiny_commands import digest
+from tiny_commands import Cli, Pictures, digest, ok
+from tiny_commands import extract as extract_store
 
 from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.common.locations import SourceGoneError, read_image
 from roibeam.pipelines.data.shard_plan import members_path, plan_path
-from roibeam.pipelines.toyworld.rendering import draw_samples
 
 pytestmark = pytest.mark.faults
-Cli = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six pictures; shared: read only."""
-    folder = tmp_path_factory.mktemp("drawn")
-    draw_samples(folder, count=6)
-    return folder / "images"
 
 
 @pytest.fixture
-def photos(drawn: Path, tmp_path: Path) -> Path:
-    """A copy of them, to be changed."""
-    return Path(shutil.copytree(drawn, tmp_path / "samples" / "images"))
-
-
-@pytest.fixture(scope="module")
-def finished(drawn: Path, tiny_network: tuple[str, ...]) -> Path:
-    """The store of the drawn pictures; shared: tests take a copy."""
-    assert run_roibeam("extract", drawn, drawn.parent / "finished", *tiny_network) == 0
-    return drawn.parent / "finished"
+def photos(pictures: Pictures, tmp_path: Path) -> Path:
+    """A copy of the eight pictures, to be changed."""
+    return Path(shutil.copytree(pictures.photos, tmp_path / "samples" / "images"))
 
 
 def warnings_and_errors(result: Any) -> list[str]:
@@ -68,8 +52,7 @@ def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(
         options += ["--boxes", tmp_path / "boxes.jsonl"]
 
     def run(store: Path) -> None:
-        done = roibeam("extract", photos, store, *options)
-        assert done.code == 0, done.err
+        ok(roibeam("extract", photos, store, *options))
 
     undisturbed, store = tmp_path / "undisturbed", tmp_path / "killed"
     code, steps = in_a_fork(lambda: run(undisturbed), undisturbed)
@@ -119,65 +102,54 @@ def test_damaged_and_missing_files_are_extracted_again(
 
 
 def test_a_shard_done_again_counts_anew(extract: Cli, photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "store"
-    run = (photos, out)
-    assert extract(*run).code == 0
-    next(out.glob("part-*.lmdb")).unlink()
-    for path in sorted(photos.iterdir())[:5]:
+    run = (photos, tmp_path / "store")
+    ok(extract(*run))
+    next((tmp_path / "store").glob("part-*.lmdb")).unlink()
+    for path in sorted(photos.iterdir())[:7]:
         path.write_bytes(b"")
     done = extract(*run)
-    assert done.code == 1 and "83.3 % of the images failed" in done.err
-    assert "1 record " in done.out and "6 images extracted" in done.out
+    assert done.code == 1 and "87.5 % of the images failed" in done.err
+    assert "1 record " in done.out and "8 images extracted" in done.out
 
 
 def test_left_over_temporary_files_stop_nothing_and_files_of_others_stay(
     extract: Cli, photos: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
-    out.mkdir()
-    (out / ".plan.json.1.ab.tmp").write_text("{")  # killed while the very first file was written
-    assert extract(photos, out).code == 0
+    write_text(out / ".plan.json.1.ab.tmp", "{")  # killed while the very first file was written
+    ok(extract(photos, out))
     for name in (".part-00000.json.1.ab.tmp", ".tmp-file", "part-00000.dead.lmdb", "notes.tmp"):
         (out / name).write_text("x")
     (out / ".tmp-link").symlink_to(photos)
     (out / ".tmp-0123abcd").mkdir()
-    assert extract(photos, out).code == 0
+    ok(extract(photos, out))
     assert not list(out.glob(".*")) and not (out / "part-00000.dead.lmdb").exists()
-    assert (out / "notes.tmp").exists() and len(list(photos.iterdir())) == 6
+    assert (out / "notes.tmp").exists() and len(list(photos.iterdir())) == 8
 
 
 def test_a_rerun_with_nothing_to_do_restates_nothing(extract: Cli, photos: Path, tmp_path: Path) -> None:
+    """Where it adds a shard that was computed otherwise, it says so."""
     out = tmp_path / "store"
-    assert extract(photos, out, "--threads", 2).code == 0
+    ok(extract(photos, out, "--threads", 2))
     before = (out / "manifest.json").read_bytes()
-    assert extract(photos, out, "--threads", 1).code == 0
+    ok(extract(photos, out, "--threads", 1))
     assert (out / "manifest.json").read_bytes() == before
-
-
-def test_shards_computed_differently_are_warned_about(extract: Cli, photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "store"
-    assert extract(photos, out, "--threads", 2).code == 0
     shutil.copy(photos / "sample_00000.jpg", photos / "late.jpg")
-    done = extract(photos, out, "--threads", 1)
-    (line,) = warnings_and_errors(done)
+    (line,) = warnings_and_errors(extract(photos, out, "--threads", 1))
     assert "shards were computed differently (threads [2, 1])" in line
     with FeatureStore(out) as store:
         assert store.fingerprint.numerics["threads"] == [2, 1]
 
 
-def test_pipes_are_dead_letters_not_a_wait(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_pipes_are_dead_letters_not_a_wait(extract: Cli, photos: Path, tmp_path: Path) -> None:
     os.mkfifo(photos / "pipe.jpg")
     (tmp_path / "list.tsv").write_text("a\tsample_00000.jpg\nb\tpipe.jpg\n")
-    options = ("--photos", photos, "--max-failures", "0.5", *tiny_network)
-    done = roibeam("extract", tmp_path / "list.tsv", tmp_path / "store", *options)
-    assert done.code == 0 and "1 unreadable" in done.out
+    done = ok(extract(tmp_path / "list.tsv", tmp_path / "store", "--photos", photos, "--max-failures", "0.5"))
+    assert "1 unreadable" in done.out
 
 
 def test_a_source_that_vanishes_stops_the_run_instead_of_every_image(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "other").write_text("x")
+    write_text(tmp_path / "root" / "other", "x")
     with pytest.raises(FileNotFoundError):
         read_image(str(tmp_path / "root"), str(tmp_path / "root" / "gone.jpg"))
     (tmp_path / "root" / "other").unlink()  # an unmounted folder is an empty one
@@ -199,25 +171,25 @@ def test_a_source_that_vanishes_stops_the_run_instead_of_every_image(tmp_path: P
     ],
 )
 def test_damaged_plans_are_one_line(
-    extract: Cli, drawn: Path, finished: Path, tmp_path: Path, damage: Callable[[Any], object]
+    extract: Cli, pictures: Pictures, tmp_path: Path, damage: Callable[[Any], object]
 ) -> None:
     """Where the copy is damaged too, or of an earlier version, which made none."""
-    out = shutil.copytree(finished, tmp_path / "store")
+    out = shutil.copytree(pictures.store, tmp_path / "store")
     (out / "plan" / "plan.json").unlink()
     plan = json.loads(plan_path(out).read_text())
     del plan["sha256"]
     damage(plan)
     plan_path(out).write_text(json.dumps(plan))
-    done = extract(drawn, out)
+    done = extract(pictures.photos, out)
     (line,) = warnings_and_errors(done)
     assert done.code == 1 and "plan.json: expected roibeam-plan version 1" in line
 
 
 @pytest.fixture(scope="module")
-def half_done(drawn: Path, finished: Path, tiny_network: tuple[str, ...]) -> Path:
-    """The store in three shards, the second unfinished; shared: tests take a copy."""
-    store = drawn.parent / "half"
-    assert run_roibeam("extract", drawn, store, *tiny_network, "--shard-size", "2") == 0
+def half_done(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> Path:
+    """Their store in three shards, the second unfinished; shared: tests take a copy."""
+    store = tmp_path_factory.mktemp("half") / "store"
+    extract_store(pictures.photos, store, *tiny_network, "--shard-size", "3")
     for path in (*store.glob("part-00001.*"), store / "manifest.json"):
         path.unlink()
     return store
@@ -238,7 +210,7 @@ def flipped(data: bytes, at: int) -> bytes:
 )
 @pytest.mark.parametrize("name", ["plan.json", "plan/plan.json", "plan/part-00000.jsonl", "plan/part-00001.jsonl"])
 def test_a_damaged_file_of_the_plan_is_made_anew(
-    roibeam: Cli, extract: Cli, drawn: Path, finished: Path, half_done: Path, tmp_path: Path, name: str,
+    roibeam: Cli, extract: Cli, pictures: Pictures, half_done: Path, tmp_path: Path, name: str,
     damage: Callable[[bytes], bytes | None],
 ) -> None:  # fmt: skip
     """Also where part of the shards is finished; nothing finished is extracted again."""
@@ -247,39 +219,39 @@ def test_a_damaged_file_of_the_plan_is_made_anew(
     hurt = damage(whole)
     (out / name).unlink() if hurt is None else (out / name).write_bytes(hurt)
     first = (out / "part-00000.json").read_bytes()
-    done = extract(drawn, out, "--shard-size", "2")
+    done = extract(pictures.photos, out, "--shard-size", "3")
     lines = warnings_and_errors(done)
     assert done.code == 0 and (out / name).read_bytes() == whole, done.err
     assert len(lines) == (name != "plan/plan.json") and all(str(out / name) in line for line in lines), lines
-    assert (out / "part-00000.json").read_bytes() == first and digest(out) == digest(finished)
+    assert (out / "part-00000.json").read_bytes() == first and digest(out) == digest(pictures.store)
     assert roibeam("store", "verify", out, "--deep").code == 0
 
 
 def test_images_of_a_damaged_plan_that_are_gone_from_the_source(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, extract: Cli, photos: Path, tmp_path: Path
 ) -> None:
     """Records are never dropped: a finished shard is refused. What was not extracted yet is planned as it is now."""
     first, *others = sorted(photos.iterdir())
     out = tmp_path / "store"
-    options = (*tiny_network, "--shard-size", "2")
-    assert roibeam("extract", photos, out, *options).code == 0
+    run = (photos, out, "--shard-size", "2")
+    ok(extract(*run))
     before = digest(out)
     members_path(out, 0).write_bytes(b"")
     aside = first.rename(tmp_path / first.name)
-    done = roibeam("extract", photos, out, *options)
+    done = extract(*run)
     *_, line = warnings_and_errors(done)
     assert done.code == 1 and "images of shard 0, whose file is damaged, are not in" in line
     aside.rename(first)
-    assert roibeam("extract", photos, out, *options).code == 0 and digest(out) == before
+    ok(extract(*run))
+    assert digest(out) == before
 
     (out / "manifest.json").unlink()
     for path in out.glob("part-00000.*"):
         path.unlink()
     members_path(out, 0).write_bytes(b"")
     first.unlink()
-    done = roibeam("extract", photos, out, *options)
-    assert done.code == 0 and "shard 0: its 2 images are planned anew" in done.err
-    assert roibeam("store", "verify", out, "--deep").code == 0
+    assert "shard 0: its 2 images are planned anew" in ok(extract(*run)).err
+    ok(roibeam("store", "verify", out, "--deep"))
     with FeatureStore(out) as store:
         assert sorted(store.ids()) == [path.stem for path in others]
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from predicting import Predicting
 from ranks import run_ranks, said
+from small_files import write_json, write_json_lines, write_text
 from tiny_commands import Cli, command, ok, one_line, tiny_run
 from toy_questions import write_questions
 
@@ -49,7 +50,7 @@ def write_table(folder: Path, store: Path) -> Path:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows[:-4])
-    (folder / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[-4:]))
+    write_json_lines(folder / "val.jsonl", rows[-4:])
     return folder
 
 
@@ -98,6 +99,17 @@ def test_a_table_of_ones_own_is_learned_predicted_and_scored(roibeam: Cli, label
     assert all(each["name"].startswith("label ") and each["value"] == 1.0 for each in of_labels) and len(of_labels) > 1
 
 
+def with_evaluations(run: Path, found: dict[int, float], other: float, *, without: str = "") -> None:
+    """Changes what a run's evaluations found, and lets `accuracy` choose its best checkpoint."""
+    (run / "SHA256SUMS").unlink()
+    config = json.loads((run / "config.json").read_text())
+    write_json(run / "config.json", {**config, "train": {**config["train"], "best_by": "accuracy"}})
+    lines = [json.loads(line) for line in (run / "evaluation.jsonl").open()]
+    lines = [{**line, "accuracy": found.get(line["step"], other)} for line in lines]
+    kept = [{name: value for name, value in line.items() if name != without} for line in lines]
+    write_json_lines(run / "evaluation.jsonl", kept)
+
+
 def test_page_terminal_and_score_stand_beside_chance(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """The legend of the page promised a dashed line that no plot had, and 66.67 % stood alone where always "no" has as
     much. A run of an earlier version has no interval: it gets chance, and no verdict."""
@@ -115,22 +127,13 @@ def test_page_terminal_and_score_stand_beside_chance(roibeam: Cli, labels: Label
     assert roibeam(*labels.predict(tmp_path / "said")).code == 0
     scored = json.loads(roibeam("score", "labels", tmp_path / "said", "--data", labels.data, "--json").out)["figures"]
     for ours, theirs in zip(told["figures"], scored, strict=False):
-        assert {name: ours[name] for name in ("value", "low", "high", "chance", "verdict")} == {
-            name: theirs[name] for name in ("value", "low", "high", "chance", "verdict")
-        }
+        assert all(ours[name] == theirs[name] for name in ("value", "low", "high", "chance", "verdict"))
     shown = next(line for line in roibeam(*words).out.splitlines() if line.startswith("accuracy "))
     assert shown.split()[1:] == [
         "100.00", f"{100 * figure['low']:.2f}", "..", f"{100 * figure['high']:.2f}", f"{100 * commonest:.2f}",
         str(len(rows)), *figure["verdict"].split(),
     ]  # fmt: skip
-    (tmp_path / "run" / "SHA256SUMS").unlink()
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    config["train"]["best_by"] = "accuracy"
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    lines = [json.loads(line) for line in (tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()]
-    old = [{name: value for name, value in line.items() if name != "beside"} for line in lines]
-    old = [{**line, "accuracy": 0.875 if line["step"] == 27 else 0.25} for line in old]
-    (tmp_path / "run" / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
+    with_evaluations(tmp_path / "run", {27: 0.875}, 0.25, without="beside")
     done = roibeam(*words, "--set", "train.best_by=accuracy")
     shown = next(line for line in done.out.splitlines() if line.startswith("accuracy "))
     assert shown.split()[1:] == ["87.50", f"{100 * commonest:.2f}", str(len(rows)), "100.00"], done.out
@@ -159,9 +162,8 @@ def test_a_question_in_python_has_the_numbers_of_predict(labels: Labels, tmp_pat
         )  # fmt: skip
         wanted = list(predicted(trained.network.module, batches, groups, LABEL, 64))
     assert [each.label for each in said] == [json.loads(line)["label"] for line in out.open()]
-    assert [[each.scores[label] for label in model.labels] for each in said] == [
-        each.scores.tolist() for each in wanted
-    ]
+    scores = [[each.scores[label] for label in model.labels] for each in said]
+    assert scores == [each.scores.tolist() for each in wanted]
     assert all(next(iter(each.scores)) == each.label for each in said)
     assert alone.label == said[1].label and alone.scores == pytest.approx(said[1].scores, abs=1e-5)
 
@@ -190,54 +192,55 @@ def test_a_run_keeps_all_that_predicting_needs(labels: Labels) -> None:
     config = json.loads((newest / "config.json").read_text())
     assert config["recorded"]["labels"] == ["b", "r"] and config["task"]["system"] == "visualbert"
     assert config["task"]["head"] == {"kind": "ours", "start": "drawn"} and config["train"]["steps"] == 30
-    assert (labels.run / "tokenizer" / "tokenizer.json").read_text() == (
-        labels.start / "tokenizer" / "tokenizer.json"
-    ).read_text()
+    pieces, before = ((run / "tokenizer" / "tokenizer.json").read_text() for run in (labels.run, labels.start))
+    assert pieces == before
 
 
 def test_a_fine_tuned_model_learns_more(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """On the same labels it begins where it was; on others with a new head. Both lists of images are known, and the
     command again goes on."""
     other = tmp_path / "other"
-    other.mkdir()
     for path in labels.data.iterdir():
-        (other / path.name).write_text(path.read_text().replace('"b"', '"c"').replace(",b", ",c"))
+        write_text(other / path.name, path.read_text().replace('"b"', '"c"').replace(",b", ",c"))
     (other / "train.csv").write_text("\n".join((other / "train.csv").read_text().splitlines()[:4]) + "\n")
     more = ("--steps", 1, "--set", "data.shared_images=true")
-    done = roibeam(*labels.finetune(tmp_path / "same", *more, from_=labels.run))
-    assert done.code == 0 and "the model learned labels before: its head goes on too" in done.err, done.err
+    done = ok(roibeam(*labels.finetune(tmp_path / "same", *more, from_=labels.run)))
+    assert "the model learned labels before: its head goes on too" in done.err
     first = json.loads((tmp_path / "same" / "evaluation.jsonl").read_text().splitlines()[0])
     assert (first["step"], first["accuracy"]) == (0, 1.0)
     given = labels.finetune(tmp_path / "new", *more, from_=labels.run, data=other)
-    done = roibeam(*given)
-    assert done.code == 0 and "the head is a new one (this task has other labels)" in done.err, done.err
+    assert "the head is a new one (this task has other labels)" in ok(roibeam(*given)).err
     images = [row["image"] for row in csv.DictReader((labels.data / "train.csv").open())]
     assert trained_among(tmp_path / "new", images) == images
-    done = roibeam(*given)
-    assert done.code == 0 and "nothing to do" in done.out, done.err
-    done = roibeam("convert", labels.run, tmp_path / "model", "--to", "roibeam")
-    assert done.code == 0 and "the head of the task that it was fine-tuned for is left out" in done.out, done.err
+    assert "nothing to do" in ok(roibeam(*given)).out
+    done = ok(roibeam("convert", labels.run, tmp_path / "model", "--to", "roibeam"))
+    assert "the head of the task that it was fine-tuned for is left out" in done.out
 
 
 def test_labels_that_were_changed_are_refused(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(labels.run, run)
+    run = Path(shutil.copytree(labels.run, tmp_path / "run"))
     config = sorted((run / "checkpoints").iterdir())[-1] / "config.json"
-    config.write_text(
-        config.read_text().replace('"labels": [\n      "b",\n      "r"', '"labels": [\n      "r",\n      "b"')
-    )
-    done = roibeam(*labels.predict(tmp_path / "a", run=run))
-    assert done.code == 1 and f"{config}: is damaged" in one_line(done)
+    before, after = (f'"labels": [\n      "{first}",\n      "{second}"' for first, second in ("br", "rb"))
+    config.write_text(config.read_text().replace(before, after))
+    assert f"{config}: is damaged" in one_line(roibeam(*labels.predict(tmp_path / "a", run=run)))
     (config.parent / "SHA256SUMS").unlink()
     done = roibeam(*labels.predict(tmp_path / "a", run=run))
     assert done.code == 1 and "its labels are not those that the model learned" in done.err
-    other = tmp_path / "other"
-    shutil.copytree(labels.data, other)
+    other = Path(shutil.copytree(labels.data, tmp_path / "other"))
     (other / "train.csv").write_text((labels.data / "train.csv").read_text().replace(",b", ",c"))
     start = json.loads(config.read_text())["recorded"]["start"]
     words = ("--steps", 30, "--learning-rate", 0.003)
     done = roibeam(*labels.finetune(labels.run, *words, from_=start, data=other))
     assert done.code == 1 and "belongs to another configuration" in one_line(done)
+
+
+def end_before_parts_are_joined(request: PredictRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(predict_run, "_join_parts", ended)
+        predict_run.run_prediction(request)
 
 
 def test_predictions_that_were_ended_go_on(labels: Labels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,15 +249,8 @@ def test_predictions_that_were_ended_go_on(labels: Labels, tmp_path: Path, monke
     request = labels.request(tmp_path / "whole")
     whole = predict_run.run_prediction(request)
     assert whole.made == whole.groups == 4
-
-    def ended(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(predict_run, "_join_parts", ended)
-        for out in ("again", "other"):
-            with pytest.raises(KeyboardInterrupt):
-                predict_run.run_prediction(replace(request, out=tmp_path / out))
+    for out in ("again", "other"):
+        end_before_parts_are_joined(replace(request, out=tmp_path / out), monkeypatch)
     assert not (tmp_path / "again").exists()
     (folder,) = tmp_path.glob("again.parts-*")
     (folder / "part-00002.json").unlink()
@@ -272,7 +268,7 @@ def test_a_missing_picture_is_answered_without_regions_and_scores_are_kept(
     lacking = Path(shutil.copytree(labels.data, tmp_path / "lacking"))
     rows = [json.loads(line) for line in (labels.data / "val.jsonl").open()]
     rows[1]["image"] = "no-such-image"
-    (lacking / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_lines(lacking / "val.jsonl", rows)
     out = tmp_path / "said.jsonl"
     line = one_line(roibeam(*labels.predict(out, data=lacking)))
     assert "missing are no-such-image" in line and "without regions with a lower --min-match" in line
@@ -305,14 +301,7 @@ def test_scores_of_parts_are_those_of_the_whole(
     request = labels.request(tmp_path / "said", batch_size=1, scores=tmp_path / "whole.npz")
     predict_run.run_prediction(request)
     monkeypatch.setattr(predict_run, "PART_GROUPS", 3)
-
-    def ended(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(predict_run, "_join_parts", ended)
-        with pytest.raises(KeyboardInterrupt):
-            predict_run.run_prediction(replace(request, scores=None))
+    end_before_parts_are_joined(replace(request, scores=None), monkeypatch)
     assert predict_run.run_prediction(replace(request, scores=tmp_path / "parts.npz")).made == 2
     assert _scores(tmp_path / "parts.npz") == _scores(tmp_path / "whole.npz")
     assert not list(tmp_path.glob("*parts-*"))
@@ -353,9 +342,8 @@ def test_what_cannot_be_predicted_is_told(labels: Labels, tmp_path: Path, change
     (tmp_path / "taken.npz").write_text("mine")
     if "scores" in changes:
         changes = {"scores": tmp_path / changes["scores"]}
-    request = labels.request(tmp_path / "a")
     with pytest.raises(ValueError, match=words):
-        check_predict(replace(request, **changes))
+        check_predict(labels.request(tmp_path / "a", **changes))
 
 
 def test_what_is_waited_for_is_told(
@@ -368,9 +356,8 @@ def test_what_is_waited_for_is_told(
     monkeypatch.setattr(processes.time, "sleep", lambda _: next(looks) == "last" and (tmp_path / "part-00001").touch())
     (tmp_path / "part-00000").touch()
     processes.wait_for_files([tmp_path / "part-00000", tmp_path / "part-00001"])
-    assert [record.message.partition(";")[0] for record in caplog.records] == [
-        f"waiting for 1 of 2 files that other processes write, such as {tmp_path / 'part-00001'}"
-    ] * 2
+    line = f"waiting for 1 of 2 files that other processes write, such as {tmp_path / 'part-00001'}"
+    assert [record.message.partition(";")[0] for record in caplog.records] == [line] * 2
 
 
 def test_texts_that_the_vocabulary_does_not_know_stop_a_run(labels: Labels, tmp_path: Path, roibeam: Cli) -> None:
@@ -399,10 +386,8 @@ def test_what_does_not_fit_is_told_in_one_line(
 ) -> None:
     given = list(labels.finetune(tmp_path / "new"))
     for option, value in changes.items():
-        if option in given:
-            given[given.index(option) + 1] = value
-        else:
-            given += [option, value]
+        place = given.index(option) if option in given else len(given)
+        given[place : place + 2] = [option, value]
     done = roibeam(*given)
     assert done.code == 1 and words in one_line(done)
     assert not (tmp_path / "new").exists()
@@ -412,26 +397,25 @@ def test_missing_pictures_and_shared_ones_are_told_before_training(
     roibeam: Cli, labels: Labels, tmp_path: Path
 ) -> None:
     """Nothing is written. With a lower share the rest is trained on."""
-    lacking = tmp_path / "lacking"
-    shutil.copytree(labels.data, lacking)
+    lacking = Path(shutil.copytree(labels.data, tmp_path / "lacking"))
     with (lacking / "train.csv").open("a") as file:
         file.write("x,no-such-image,a red thing,r\n")
-    done = roibeam(*labels.finetune(tmp_path / "new", data=lacking))
-    assert done.code == 1 and "missing are no-such-image" in one_line(done) and not (tmp_path / "new").exists()
+    refused = one_line(roibeam(*labels.finetune(tmp_path / "new", data=lacking)))
+    assert "missing are no-such-image" in refused and not (tmp_path / "new").exists()
     unfinished = Path(shutil.copytree(labels.store, tmp_path / "unfinished"))
     plan = json.loads((unfinished / "plan.json").read_text())
     del plan["sha256"]
     plan["shards"].append({"number": len(plan["shards"]), "num_images": 1, "members_digest": "0" * 64})
-    (unfinished / "plan.json").write_text(json.dumps(plan))
-    done = roibeam(*labels.finetune(tmp_path / "new", "--min-match", 0.5, "--steps", 1, store=unfinished, data=lacking))
-    assert done.code == 0 and "1 group left out: the store lacks 1 of" in done.err
+    write_json(unfinished / "plan.json", plan)
+    given = labels.finetune(tmp_path / "new", "--min-match", 0.5, "--steps", 1, store=unfinished, data=lacking)
+    done = ok(roibeam(*given))
+    assert "1 group left out: the store lacks 1 of" in done.err
     assert f"{unfinished}: a run that adds images has not finished: 1 of " in done.err
-    shared = tmp_path / "shared"
-    shutil.copytree(labels.data, shared)
-    (shared / "train.jsonl").write_text((labels.data / "val.jsonl").read_text())
+    shared = Path(shutil.copytree(labels.data, tmp_path / "shared"))
+    shutil.copy(shared / "val.jsonl", shared / "train.jsonl")
     (shared / "train.csv").unlink()
-    done = roibeam(*labels.finetune(tmp_path / "other", data=shared))
-    assert done.code == 1 and "4 of 4 validation images are in the training split too" in one_line(done)
+    refused = one_line(roibeam(*labels.finetune(tmp_path / "other", data=shared)))
+    assert "4 of 4 validation images are in the training split too" in refused
 
 
 def test_seeds_give_mean_spread_and_best(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
@@ -457,15 +441,8 @@ def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
     roibeam: Cli, labels: Labels, tmp_path: Path
 ) -> None:
     """It was the last one, whatever `best_by` said. What the evaluations found is changed, so that 27 is best of 30."""
-    run = tmp_path / "run"
-    shutil.copytree(labels.run, run)
-    (run / "SHA256SUMS").unlink()
-    config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps({**config, "train": {**config["train"], "best_by": "accuracy"}}))
-    found = {27: 0.875, 30: 0.25}
-    lines = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
-    lines = [{**line, "accuracy": found.get(line["step"], 0.0)} for line in lines]
-    (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = Path(shutil.copytree(labels.run, tmp_path / "run"))
+    with_evaluations(run, {27: 0.875, 30: 0.25}, 0.0)
     options = ("--steps", 30, "--learning-rate", 0.003, "--set", "train.best_by=accuracy")
     again = roibeam(*labels.finetune(run, *options))
     assert "of the validation split, the best checkpoint, step 27:" in again.out, again.err

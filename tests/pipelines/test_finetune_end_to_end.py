@@ -14,16 +14,7 @@ import numpy as np
 import pytest
 import torch
 from harness.finetuning.prepared_photos import candidate_targets, prepare_candidates, prepare_vcr_photo
-from photo_groups import (
-    PhotoFinetuning,
-    batches,
-    encoder_of,
-    from_photos,
-    groups,
-    network,
-    photos_of,
-    write_outlines,
-)
+from photo_groups import PhotoFinetuning, batches, encoder_of, from_photos, groups, network, photos_of, write_outlines
 from photo_store import HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
 from rank_deviations import BOUNDS, largest_difference, log_in
 from ranks import run_ranks, said
@@ -210,9 +201,8 @@ def test_photos_of_vcr_are_those_of_its_conformance_cases(made: PhotoStore, stor
         assert isinstance(side, PhotoSide)
         cut = side.photo.result()
         order = places_of(side.boxes, record.boxes)
-        wanted = prepare_vcr_photo(
-            pixels, metadata, encoder.config, encoder.conventions, box_numbers=order, flip=mirrored
-        )
+        given = (pixels, metadata, encoder.config, encoder.conventions)
+        wanted = prepare_vcr_photo(*given, box_numbers=order, flip=mirrored)
         assert cut.outlines is not None and 0 < float(cut.outlines.mean()) < 0.9
         assert torch.equal(cut.photo.pixels, wanted.photo.pixels)
         assert torch.equal(cut.photo.boxes, wanted.photo.boxes)
@@ -244,10 +234,8 @@ def test_overlaps_may_be_measured_in_the_input_of_the_network(store: FeatureStor
     given = np.array([[10, 10, 20, 15], [10, 10, 20, 22], [40, 8, width + 40, 28]], np.float32)
     first, second = (10.0, 10.0, 20.0, 20.95), (45.0, 8.0, width + 3.0, 28.0)
     facts = {"region_targets": {"inclusive_sides": True}}
-    asked = [
-        replace(groups(REGION)[2], boxes=(given,), target=target, mirrored=mirrored, facts=facts)
-        for target in (first, second)
-    ]
+    one = replace(groups(REGION)[2], boxes=(given,), mirrored=mirrored, facts=facts)
+    asked = [replace(one, target=target) for target in (first, second)]
     found = []
     for in_input in (False, True):
         task = referring_task(measured_in_input=in_input)
@@ -357,10 +345,8 @@ def test_a_network_with_its_encoder_is_read_as_it_was_written(
     found = read_network(tmp_path, SYSTEMS["vlbert"], ASKED[CHOICE])
     assert json.dumps(found.described) == json.dumps(json.loads((tmp_path / "config.json").read_text()))
     assert found.encoder_config.to_diff_dict().keys() >= trained.encoder_config.to_diff_dict().keys()
-    scores = [
-        scores_of(each.module, from_photos(store, each, "vlbert", CHOICE).batch(groups(CHOICE)), CHOICE)
-        for each in (trained, found)
-    ]
+    made = (from_photos(store, each, "vlbert", CHOICE).batch(groups(CHOICE)) for each in (trained, found))
+    scores = [scores_of(each.module, batch, CHOICE) for each, batch in zip((trained, found), made, strict=True)]
     assert torch.equal(*scores)
 
 
@@ -371,15 +357,12 @@ def test_photos_that_are_missing_or_of_others_are_told(made: PhotoStore, store: 
     for number in range(8):
         (tmp_path / f"{image_id(number)}.png").write_bytes(made.photo(image_id((number + 1) % 8)).read_bytes())
     photos = photos_of(PhotoStore(made.path, tmp_path), store, trained, PhotoRequest(), None)
+    other = str(made.photo(image_id(5)))
     with pytest.raises(ValueError, match=r"50 x 60 pixels.*its boxes would cut out other things"):
         batches(store, trained, "vlbert", CHOICE, photos=photos).check(groups(CHOICE)[0])
+    others = from_photos(store, trained, "vlbert", CHOICE, outlines=lambda _, *more: region_masks(other, *more))
     with pytest.raises(ValueError, match=r"no region at .* boxes of the task"):
-        cut = from_photos(store, trained, "vlbert", CHOICE, outlines=_outlines_of_another(made))
-        cut.batch(groups(CHOICE)[:1])
-
-
-def _outlines_of_another(made: PhotoStore) -> Any:
-    return lambda photo, record, side: region_masks(str(made.photo(image_id(5))), record, side)
+        others.batch(groups(CHOICE)[:1])
 
 
 def test_two_images_in_one_row_are_refused(store: FeatureStore) -> None:

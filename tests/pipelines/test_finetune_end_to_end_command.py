@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 from photo_groups import write_outlines
-from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
+from photo_store import PhotoStore, image_id, write_photo_store
+from small_files import write_text
 from test_vcr_command import figures, last_evaluation, write_vcr
 from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, command, ok, one_line, tiny_run
-
-from roibeam.features.store import FeatureStore
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
-    """With captions.tsv and a table beside the store, outlines beside the photos. Nothing may be changed there."""
+    """With a table beside the store, outlines beside the photos. Nothing may be changed there."""
     made = write_photo_store(tmp_path_factory.mktemp("made"), feature_dim=128)
     write_outlines(made)
-    rows = [f"{caption}\t{image_id(number)}" for number, caption in enumerate(CAPTIONS)]
-    captions_of(made).write_text("\n".join(rows) + "\n")
-    table_of(made).mkdir()
     for split, numbers in (("train", range(6)), ("val", range(6, 8))):
-        with (table_of(made) / f"{split}.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["id", "image", "text", "label"])
-            writer.writerows(
-                (f"row {number}", image_id(number), ("a red thing", "a blue thing")[number % 2], "rb"[number % 2])
-                for number in numbers
-            )
+        rows = [f"row {n},{image_id(n)},a {('red', 'blue')[n % 2]} thing,{'rb'[n % 2]}\n" for n in numbers]
+        write_text(table_of(made) / f"{split}.csv", "id,image,text,label\n" + "".join(rows))
     return made
-
-
-def captions_of(made: PhotoStore) -> Path:
-    return made.path.parent / "captions.tsv"
 
 
 def table_of(made: PhotoStore) -> Path:
@@ -47,7 +33,7 @@ def table_of(made: PhotoStore) -> Path:
 def runs(made: PhotoStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pre-training on stored features and end to end, a fine-tuning run from photos. Nothing may be changed there."""
     folder = tmp_path_factory.mktemp("runs")
-    given = ("--system", "vlbert", "--store", made.path, "--captions", captions_of(made), "--device", "cpu")
+    given = ("--system", "vlbert", "--store", made.path, "--captions", made.captions, "--device", "cpu")
     command("pretrain", folder / "stored", *given, *tiny_run(1))
     command("pretrain", folder / "pixels", *given, *TINY_ENCODER, *TINY_JOINT)
     command(*words(folder / "tuned", folder / "pixels", made, "--end-to-end", "--steps", 10, "--learning-rate", 0.003))
@@ -75,10 +61,9 @@ def test_a_task_is_learned_from_photos_predicted_and_scored(
     config = json.loads((sorted((runs / "tuned" / "checkpoints").iterdir())[-1] / "model" / "config.json").read_text())
     assert config["end_to_end"]["whole_image"] == "box" and config["region_encoder"]["frozen_stages"] == [1, 2]
     assert roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "blind", "--blind").code == 0
-    moved = tmp_path / "moved"
-    shutil.copytree(made.photos, moved)
-    done = roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "again", "--photos", moved)
-    assert done.code == 0 and (tmp_path / "again").read_text() == out.read_text()
+    moved = Path(shutil.copytree(made.photos, tmp_path / "moved"))
+    ok(roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "again", "--photos", moved))
+    assert (tmp_path / "again").read_text() == out.read_text()
     (moved / "photo-7.png").unlink()
     refused = one_line(roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "no", "--photos", moved))
     assert "1 image of 2 without a photo, such as 'photo-7'" in refused and not (tmp_path / "no").exists()
@@ -133,9 +118,8 @@ def test_an_encoder_beside_a_model_of_stored_features(
 ) -> None:
     """The command again goes on where it was; another setting of the photos is another run."""
     given = words(tmp_path / "run", runs / "stored", made, *TINY_ENCODER, "--steps", 2)
-    assert roibeam(*given).code == 0
-    done = roibeam(*given)
-    assert done.code == 0 and "all 2 steps are there already" in done.out
+    ok(roibeam(*given))
+    assert "all 2 steps are there already" in ok(roibeam(*given)).out
     refused = one_line(roibeam(*given, "--set", "photos.flip=false"))
     assert "belongs to another configuration" in refused and "photos" in refused
 
@@ -144,15 +128,13 @@ def test_what_was_fine_tuned_from_photos_learns_more(
     roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
 ) -> None:
     """Model, head and region encoder: before its first step the next run measures what the first one ended with."""
-    done = roibeam(*words(tmp_path / "run", runs / "tuned", made, "--end-to-end", "--steps", 1))
+    done = ok(roibeam(*words(tmp_path / "run", runs / "tuned", made, "--end-to-end", "--steps", 1)))
     origin = f"{runs / 'tuned'}/checkpoints/step-00000010/model (step 10 of the run {runs / 'tuned'})"
     assert f"started from {origin}" in done.out and f"region encoder started from {origin}" in done.out
     assert (tmp_path / "run" / "report.html").read_text().count(origin) == 2
-    assert done.code == 0, done.err
     assert "the model learned labels before: its head goes on too" in done.err
     first = json.loads((tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()[0])
-    assert first["step"] == 0
-    assert {name: first[name] for name in last_evaluation(runs / "tuned")} == last_evaluation(runs / "tuned")
+    assert first.items() >= {"step": 0, **last_evaluation(runs / "tuned")}.items()
 
 
 @pytest.mark.parametrize(
@@ -183,20 +165,15 @@ def test_photos_that_nobody_names_and_photos_of_others(
 ) -> None:
     """A copied store tells no photos; others of another size are not those that its boxes are of."""
     command("store", "copy", made.path, tmp_path / "copy")
-    with FeatureStore(tmp_path / "copy") as copied:
-        assert len(list(copied.ids())) == 8
-    lonely = PhotoStore(tmp_path / "copy", made.photos)
     given = words(tmp_path / "new", runs / "pixels", made, "--end-to-end", "--steps", 1)
-    given = tuple(lonely.path if each == made.path else each for each in given)
-    refused = one_line(roibeam(*given))
-    assert "does not say where its photos lie; name their folder with --photos" in refused
+    given = tuple(tmp_path / "copy" if each == made.path else each for each in given)
+    assert "does not say where its photos lie; name their folder with --photos" in one_line(roibeam(*given))
     others = tmp_path / "others"
     others.mkdir()
     for number in range(8):
         shutil.copy(made.photo(image_id(number - 1 if number else 7)), others / f"{image_id(number)}.png")
-    refused = one_line(roibeam(*given, "--photos", others))
-    assert "its boxes would cut out other things" in refused
-    asked = ("predict", runs / "tuned", "--store", lonely.path, "--data", table_of(made), "--out", tmp_path / "said")
-    assert "does not say where its photos lie" in one_line(roibeam(*asked))
-    stored = ("predict", runs / "stored", *asked[2:], "--photos", others)
-    assert "is no run of roibeam finetune" in one_line(roibeam(*stored))
+    assert "its boxes would cut out other things" in one_line(roibeam(*given, "--photos", others))
+    asked = ("--store", tmp_path / "copy", "--data", table_of(made), "--out", tmp_path / "said")
+    assert "does not say where its photos lie" in one_line(roibeam("predict", runs / "tuned", *asked))
+    stored = roibeam("predict", runs / "stored", *asked, "--photos", others)
+    assert "is no run of roibeam finetune" in one_line(stored)

@@ -7,14 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from pyarrow import parquet
 
 from roibeam.pipelines.data.datasets.tables import read_table
+from roibeam.pipelines.finetuning.metrics.own_labels import own_label_measures
 from roibeam.pipelines.finetuning.metrics.vqa import UNKNOWN
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.requests import FinetuneRequest
+from roibeam.pipelines.finetuning.rows import LABEL
 from roibeam.pipelines.finetuning.run.finetune_request import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.run.finetune_settings import (
     config_of,
@@ -24,11 +28,15 @@ from roibeam.pipelines.finetuning.run.finetune_settings import (
     steps_for,
     with_recorded_evaluation,
 )
+from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
+from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedTraining
 from roibeam.pipelines.pretraining.requested_settings import train_config_of
+
+HEADER = "image,text,label\n"
 
 
 def request(**changes: Any) -> FinetuneRequest:
@@ -80,11 +88,8 @@ def test_a_run_of_a_recipe_goes_on_as_it_began(tmp_path: Path) -> None:
         made: VcrOptions = config_of(request(**named), VcrOptions, recipe).task
         return made
 
-    assert (vcr().grounding, vcr(out=tmp_path / "new").grounding, vcr(resume=False).grounding) == (
-        "auto",
-        "none",
-        "none",
-    )
+    found = [made.grounding for made in (vcr(), vcr(out=tmp_path / "new"), vcr(resume=False))]
+    assert found == ["auto", "none", "none"]
     assert vcr().loss_scales == (1.0, 1.0)
     assert vcr(set=["vcr.grounding=words"]).grounding == "words"
     asked = request(out=out, task="vcr", recipe="vlbert-vcr-answer-paper")
@@ -167,10 +172,7 @@ def test_unknown_is_never_an_answer(tmp_path: Path) -> None:
     task = open_vqa(write_vqa(tmp_path, ["cat", "rare"]), VqaOptions(), (UNKNOWN, "rare", "cat"))
     groups = task.read("val").groups
     said = [Prediction(np.array([9.0, 0.0, 1.0], np.float32))] * 2
-    assert list(task.answers(groups, said)) == [
-        {"question_id": 0, "answer": "cat"},
-        {"question_id": 1, "answer": "cat"},
-    ]
+    assert list(task.answers(groups, said)) == [{"question_id": number, "answer": "cat"} for number in range(2)]
     assert task.judge(groups, said)["overall"].values == [1.0, 0.0]
     assert task.kept is not None and task.kept.judge(groups, list(task.kept.of(iter(said)))) == task.judge(groups, said)
 
@@ -238,9 +240,8 @@ def test_tables_of_three_kinds_are_read_alike(tmp_path: Path) -> None:
     rows = [{"image": "a", "text": "one, two", "label": "1"}, {"image": "b", "text": "three", "label": "0"}]
     (tmp_path / "t.csv").write_text('image,text,label\na,"one, two",1\nb,three,0\n')
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    parquet.write_table(
-        pa.Table.from_pylist([{**row, "label": int(row["label"])} for row in rows]), tmp_path / "t.parquet"
-    )
+    table = pa.Table.from_pylist([{**row, "label": int(row["label"])} for row in rows])
+    parquet.write_table(table, tmp_path / "t.parquet")
     found = [[(row.id, row.image, row.text, row.label) for row in read_table(tmp_path / f"t.{kind}")]
              for kind in ("csv", "jsonl", "parquet")]  # fmt: skip
     assert found[0] == found[1] == found[2] == [("0", "a", "one, two", "1"), ("1", "b", "three", "0")]
@@ -254,6 +255,10 @@ def test_tables_of_three_kinds_are_read_alike(tmp_path: Path) -> None:
         ("jsonl", "{", "line 1: no JSON"),
         ("csv", "picture,text\na,b", "row 0: no image"),
         ("parquet", "PAR1", "no parquet table"),
+        ("csv", HEADER + "a,x,red\nb,really, no,blue\n", r"row 1 \(line 3\): 4 fields, the header has 3; .* in quotes"),
+        ("csv", HEADER + 'a,"really, no",red\nb,  ,red\n', "row 1: its text is empty; fill it, or take the row out"),
+        ("csv", "img,caption,y\na,x,red\n", "no image; .* columns image, text and label, this one img, caption, y"),
+        ("csv", "image;text;label\na;x;red\n", "separated by semicolons or tabs"),
     ],
 )
 def test_a_table_that_is_none_is_told(tmp_path: Path, kind: str, content: str, words: str) -> None:
@@ -261,3 +266,77 @@ def test_a_table_that_is_none_is_told(tmp_path: Path, kind: str, content: str, w
     path.write_text(content)
     with pytest.raises(ValueError, match=words):
         list(read_table(path))
+
+
+# --- labels of one's own ---
+
+TRAIN = HEADER + "a,x,red\nb,y, red \nc,z,blue\n"
+
+
+def labels_of(folder: Path, options: LabelsOptions | None = None, **tables: str) -> Any:
+    """The task of these tables, one for each split."""
+    for split, text in tables.items():
+        (folder / f"{split}.csv").write_text(text, encoding="utf-8")
+    return open_labels(folder, options or LabelsOptions(), None)
+
+
+def test_labels_are_told_with_the_share_of_the_commonest(tmp_path: Path) -> None:
+    task = labels_of(tmp_path, train=TRAIN, val=HEADER + "d,w,red\ne,v,green\n")
+    assert task.labels == ("blue", "red")  # white space is no other label
+    assert task.read("train").notes == ("train: 2 labels; the commonest, 'red', is that of 66.7 % of the rows",)
+    unknown, commonest = task.read("val").notes
+    assert "1 row has a label that nothing is trained on" in unknown and "is that of 50.0 % of the rows" in commonest
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "words"),
+    [
+        (TRAIN, HEADER, "holds no row"),
+        (TRAIN, HEADER + "d,w,0.0\n", r"none of its labels \(0.0, ...\) is one of .* \(blue, red, ...\)"),
+        (  # a column of whole numbers with a gap is one of floats there
+            HEADER + "a,w,0\nb,w,1\nc,w,0\n",
+            HEADER + "d,w,0.0\ne,w,1.0\n",
+            r'as numbers they are equal: pandas .* write it with astype\("Int64"\)',
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_judged_is_refused(tmp_path: Path, train: str, val: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        labels_of(tmp_path, train=train, val=val).read("val")
+
+
+def test_a_run_is_judged_by_both_accuracies(tmp_path: Path) -> None:
+    """`train.best_by=balanced_accuracy` goes by the second."""
+    task = labels_of(tmp_path, train=TRAIN, val=HEADER + "d,w,red\ne,v,red\nf,v,blue\n")
+    said = [Prediction(np.array([0.0, 1.0], np.float32))] * 3  # always red
+    measures = task.judge(task.read("val").groups, said)
+    assert {name: each.mean for name, each in measures.items()} == {"accuracy": 2 / 3, "balanced accuracy": 0.5}
+
+
+def test_balanced_weights_make_labels_count_alike(tmp_path: Path) -> None:
+    """Two rows of red and one of blue: 3/4 and 3/2, whose mean over rows is 1."""
+    assert labels_of(tmp_path, train=TRAIN).label_weights == ()
+    task = labels_of(tmp_path, LabelsOptions(weights="balanced"))
+    assert task.labels == ("blue", "red") and task.label_weights == (1.5, 0.75)
+    scores, targets = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 1])
+    term = loss_named(LABEL, task.loss, label_weights=task.label_weights).term(scores, targets, scores > -9)
+    each = torch.nn.functional.cross_entropy(scores, targets, reduction="none")
+    assert int(term.count) == 3
+    torch.testing.assert_close(term.total, (each * torch.tensor([1.5, 0.75, 0.75])).sum())
+    with pytest.raises(ValueError, match="weights must be one of equal, balanced"):
+        LabelsOptions(weights="inverse")
+
+
+def test_a_rare_label_that_is_never_said_costs_half_of_the_balanced_accuracy() -> None:
+    right = ["no"] * 9 + ["yes"]
+    found = own_label_measures(["no"] * 10, right, [f"photo-{row}" for row in range(10)])
+    assert {name: each.mean for name, each in found.items()} == {
+        "accuracy": 0.9, "balanced accuracy": 0.5, "label no": 1.0, "label yes": 0.0,
+    }  # fmt: skip
+    assert next(iter(found)) == "accuracy" and found["label yes"].images == ["photo-9"]
+
+
+def test_figures_of_single_labels_are_told_of_few_labels_and_none_of_one() -> None:
+    many = [str(label) for label in range(21)]
+    assert list(own_label_measures(many, many, many)) == ["accuracy", "balanced accuracy"]
+    assert list(own_label_measures(["a"], ["a"], ["photo"])) == ["accuracy"]

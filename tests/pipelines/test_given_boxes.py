@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tiny_commands import digest
+from small_files import write_text
+from tiny_commands import Cli, Pictures, digest, ok
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -28,18 +28,14 @@ from roibeam.pipelines.data.datasets.vcr import read_vcr_boxes
 from roibeam.pipelines.data.given_boxes import give_boxes, read_box_lines
 from roibeam.pipelines.data.image_table import ImageFinder
 from roibeam.pipelines.data.source_kinds import open_source
-from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
 TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six pictures of at least 200 x 200 pixels; shared: read only."""
-    folder = tmp_path_factory.mktemp("samples")
-    draw_samples(folder, count=6)
-    return folder / "images"
+@pytest.fixture
+def photos(pictures: Pictures) -> Path:
+    """Eight pictures of at least 200 x 200 pixels; shared: read only."""
+    return pictures.photos
 
 
 def write_rows(path: Path, rows: dict[str, list[list[float]]]) -> Path:
@@ -69,10 +65,8 @@ def test_coco_images_without_annotations_and_crowds_are_there(tmp_path: Path) ->
     (tmp_path / "c.json").write_text(json.dumps({"images": images, "annotations": boxes}))
     found = read_coco_boxes(str(tmp_path / "c.json"))
     assert found.num_crowd == 1
-    assert [(image.name, image.boxes.tolist(), image.image_hw) for image in found.images] == [
-        ("b", [[1, 2, 1, 5], [0.5, 0, 2.5, 2]], None),
-        ("a", [], (4, 5)),
-    ]
+    read = [(image.name, image.boxes.tolist(), image.image_hw) for image in found.images]
+    assert read == [("b", [[1, 2, 1, 5], [0.5, 0, 2.5, 2]], None), ("a", [], (4, 5))]
 
 
 def test_vcr_metadata_of_the_pack(made_data: Path) -> None:
@@ -81,22 +75,6 @@ def test_vcr_metadata_of_the_pack(made_data: Path) -> None:
     content = json.loads(path.read_text())
     assert found.name == "cat" and found.image_hw == (480, 640)
     np.testing.assert_array_equal(found.boxes, np.array(content["boxes"], np.float32)[:, :4])
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "not a json file"),
-        ("[" * 100_000, "not a json file"),
-        ("[]", 'expected VCR metadata with "boxes"'),
-        ('{"boxes": [[0, 0, 1, 1]]}', "box 0: expected 5 finite numbers"),
-        ('{"boxes": 3}', "expected a list of boxes, got 3"),
-    ],
-)
-def test_damaged_vcr_metadata_is_one_error(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(ValueError, match=words):
-        read_vcr_boxes(str(tmp_path / "a.json"), "a")
 
 
 def test_box_lines_take_numbers_and_names(tmp_path: Path) -> None:
@@ -112,66 +90,50 @@ def test_box_lines_take_numbers_and_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("file", "text", "words"),
     [
-        ('{"image_id": 1}', "line 1 lacks boxes; expected"),
-        ('{"boxes": []}', "line 1 lacks image_id; expected"),
-        ('{"img_fn": "a.jpg", "metadata_fn": "a.json"}', "for VCR give the folder vcr1images"),
-        ('{"image_id": true, "boxes": []}', "image_id must be text or a whole number, got true"),
-        ('{"image_id": 1, "boxes": [[0, 0, 1, 1e10]]}', "line 1, box 0: expected 4 finite numbers"),
-        ('{"image_id": 1, "boxes": [[0, 0, 1, Infinity]]}', "box 0: expected 4 finite numbers"),
-        (json.dumps({"image_id": 1, "boxes": [[0, 0, 1, 1]] * 65536}), "65536 boxes, at most 65535 fit a record"),
-        ('{"image_id": ' + " " * 2**24 + "1}", "longer than 16777216 bytes"),
+        ("vcr.json", "{", "not a json file"),
+        ("vcr.json", "[" * 100_000, "not a json file"),
+        ("vcr.json", "[]", 'expected VCR metadata with "boxes"'),
+        ("vcr.json", '{"boxes": [[0, 0, 1, 1]]}', "box 0: expected 5 finite numbers"),
+        ("vcr.json", '{"boxes": 3}', "expected a list of boxes, got 3"),
+        ("lines", '{"image_id": 1}', "line 1 lacks boxes; expected"),
+        ("lines", '{"boxes": []}', "line 1 lacks image_id; expected"),
+        ("lines", '{"img_fn": "a.jpg", "metadata_fn": "a.json"}', "for VCR give the folder vcr1images"),
+        ("lines", '{"image_id": true, "boxes": []}', "image_id must be text or a whole number, got true"),
+        ("lines", '{"image_id": 1, "boxes": [[0, 0, 1, 1e10]]}', "line 1, box 0: expected 4 finite numbers"),
+        ("lines", '{"image_id": 1, "boxes": [[0, 0, 1, Infinity]]}', "box 0: expected 4 finite numbers"),
+        ("lines", json.dumps({"image_id": 1, "boxes": [[0, 0, 1, 1]] * 65536}), "65536 boxes, at most 65535 fit"),
+        ("lines", '{"image_id": ' + " " * 2**24 + "1}", "longer than 16777216 bytes"),
     ],
 )
-def test_box_lines_of_another_shape_are_one_error(tmp_path: Path, line: str, words: str) -> None:
-    (tmp_path / "b.jsonl").write_text(line)
+def test_boxes_of_another_shape_are_one_error(tmp_path: Path, file: str, text: str, words: str) -> None:
+    path = tmp_path / file
+    path.write_text(text)
     with pytest.raises(ValueError, match=words):
-        list(read_box_lines(str(tmp_path / "b.jsonl")))
+        read_vcr_boxes(str(path), "a") if file == "vcr.json" else list(read_box_lines(str(path)))
 
 
 # ---- which boxes belong to which image
 
 
 def test_entries_are_found_by_id_then_name_then_coco_number() -> None:
-    finder = ImageFinder(
-        [
-            "a/x",
-            "b/x",
-            "b/y.1",
-            "w.jpg",
-            "c/d/v",
-            "d/v",
-            "COCO_train2014_000000000042",
-            "val/000000000007",
-            "z_000000000007",
-        ]
-    )
+    ids = [
+        "a/x", "b/x", "b/y.1", "w.jpg", "c/d/v", "d/v", "COCO_train2014_000000000042", "val/000000000007",
+        "z_000000000007",
+    ]  # fmt: skip
+    finder = ImageFinder(ids)
+    coco = "COCO_train2014_000000000042"
     expected = {
-        "b/x": "b/x",
+        "b/x": "b/x", "data/b/x.png": "b/x", "a/" * 5000 + "x": "a/x",
         "x": None,  # two images have this name
-        "data/b/x.png": "b/x",
         "c/x": None,  # a folder that neither image is in
         "y": None,  # only an image extension comes off
-        "y.1.jpg": "b/y.1",
-        "elsewhere/y.1.jpg": None,
-        "b\\y.1.JPG": "b/y.1",
-        "./b//y.1.webp": "b/y.1",
-        "bb/y.1": None,
-        "w.png": "w.jpg",
-        "any/where/w": "w.jpg",
-        "d/v.jpg": "d/v",
-        "c/d/v.jpg": "c/d/v",
-        "e/d/v": "d/v",
-        "a/" * 5000 + "x": "a/x",
-        "42": "COCO_train2014_000000000042",
-        "COCO_train2014_000000000042.jpg": "COCO_train2014_000000000042",
+        "y.1.jpg": "b/y.1", "elsewhere/y.1.jpg": None, "b\\y.1.JPG": "b/y.1", "./b//y.1.webp": "b/y.1", "bb/y.1": None,
+        "w.png": "w.jpg", "any/where/w": "w.jpg", "d/v.jpg": "d/v", "c/d/v.jpg": "c/d/v", "e/d/v": "d/v",
+        "42": coco, f"{coco}.jpg": coco, "-42": None, "٤٢": None, "": None, "1" * 5000: None,
         "7": None,  # two images have this number
-        "-42": None,
-        "٤٢": None,
-        "": None,
-        "1" * 5000: None,
-    }
+    }  # fmt: skip
     assert {name: finder.find(name) for name in expected} == expected
 
 
@@ -179,8 +141,7 @@ def test_ids_with_dots_keep_them_and_their_folder(tmp_path: Path) -> None:
     """VCR names frames by their times, written with dots: what follows the last one is no extension."""
     first, second = "1054_Harry_00.00.05.905-00.00.07.083@0", "1054_Harry_00.01.10.000-00.01.12.500@0"
     for name in (first, second):
-        (tmp_path / "vcr1images" / "lsmdc_1").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "vcr1images" / "lsmdc_1" / f"{name}.jpg").touch()
+        write_text(tmp_path / "vcr1images" / "lsmdc_1" / f"{name}.jpg", "")
     rows = {
         f"lsmdc_1/{first[:-1]}1": [[1, 2, 30, 40]],  # another frame
         f"lsmdc_1/{second[:-5]}777@3": [[5, 6, 70, 80]],
@@ -192,9 +153,6 @@ def test_ids_with_dots_keep_them_and_their_folder(tmp_path: Path) -> None:
     assert [image.image_id for image in source.images] == [f"lsmdc_1/{second}"]
     assert boxes.attach(source.images[0]).boxes == ((0, 0, 1, 1),)
     assert f"3 entries of {path} name no image of the source, such as 'lsmdc_1/{first[:-1]}1'" in source.notes
-
-
-def test_every_extension_of_a_photo_comes_off_a_name() -> None:
     assert {short_name(f"a/00.07@0{extension}") for extension in IMAGE_EXTENSIONS} == {"00.07@0"}
 
 
@@ -204,7 +162,7 @@ def test_images_and_entries_without_each_other_are_counted(photos: Path, tmp_pat
     assert [image.image_id for image in source.images] == ["sample_00001", "sample_00003"]
     assert len(boxes) == 2 and boxes.attach(source.images[0]).boxes == ()
     assert source.notes == [
-        f"4 images left out: {tmp_path}/b.jsonl does not name them",
+        f"6 images left out: {tmp_path}/b.jsonl does not name them",
         f"2 entries of {tmp_path}/b.jsonl name no image of the source, such as 'stranger'",
     ]
 
@@ -238,9 +196,8 @@ def test_unusable_box_files_are_one_error(photos: Path, tmp_path: Path, name: st
 
 
 def test_detections_of_mattnet_are_joined_by_the_number_of_coco(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
     for number in (5, 6):
-        (tmp_path / "images" / f"COCO_train2014_{number:012d}.jpg").touch()
+        write_text(tmp_path / "images" / f"COCO_train2014_{number:012d}.jpg", "")
     rows = [(5, [1, 2, 3, 4]), (7, [0, 0, 1, 1]), (5, [0.5, 0, 10, 20])]
     path = tmp_path / "dets.json"
     path.write_text(json.dumps([{"image_id": number, "box": box, "score": 0.9} for number, box in rows]))
@@ -279,14 +236,13 @@ def test_bad_entries_of_a_tsv_are_counted(shared_data: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("conventions", ["hf", "caffe"])
 def test_stored_regions_are_those_that_the_detector_gives_for_the_boxes(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], conventions: str
+    roibeam: Cli, extract: Cli, photos: Path, tmp_path: Path, conventions: str
 ) -> None:
     rows = {f"sample_{i:05d}": some_boxes(count) for i, count in enumerate([1, 3, 0, 36, 300])}
     out = tmp_path / "store"
     options = ("--boxes", write_rows(tmp_path / "b.jsonl", rows), "--dtype", "float32", "--image-feature", "region")
-    done = roibeam("extract", photos, out, *tiny_network, *options, "--conventions", conventions)
-    assert done.code == 0, done.err
-    assert "5 records with 340 regions" in done.out and "1 image left out" in done.out
+    done = ok(extract(photos, out, *options, "--conventions", conventions))
+    assert "5 records with 340 regions" in done.out and "3 images left out" in done.out
     assert "note: --selection does nothing with --boxes" in done.err
     detector = build_detector(TINY, weights="random:1", conventions=CONVENTIONS[conventions])
     with FeatureStore(out) as store:
@@ -303,73 +259,63 @@ def test_stored_regions_are_those_that_the_detector_gives_for_the_boxes(
         details = store.fingerprint.details
         assert details["regions"] == "given" and details["image_feature"] == "region"
         assert store.manifest.config["source"]["boxes"] == str(tmp_path / "b.jsonl")
-    assert roibeam("store", "verify", out, "--deep").code == 0
+    ok(roibeam("store", "verify", out, "--deep"))
+
+
+def many_boxes(folder: Path) -> Path:
+    return write_rows(folder / "b.jsonl", {f"sample_{i:05d}": some_boxes(1 + 7 * i) for i in range(6)})
 
 
 def test_given_boxes_give_one_store_for_any_shard_size_and_a_rerun_mends_it(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    extract: Cli, photos: Path, tmp_path: Path
 ) -> None:
-    boxes = write_rows(tmp_path / "b.jsonl", {f"sample_{i:05d}": some_boxes(1 + 7 * i) for i in range(6)})
-    one, many = tmp_path / "one", tmp_path / "many"
-    run = ("extract", photos, many, *tiny_network, "--boxes", boxes, "--shard-size", 2, "--decode-threads", 3)
-    assert roibeam("extract", photos, one, *tiny_network, "--boxes", boxes).code == 0
-    assert roibeam(*run).code == 0
+    boxes, one, many = ("--boxes", many_boxes(tmp_path)), tmp_path / "one", tmp_path / "many"
+    run = (photos, many, *boxes, "--shard-size", 2, "--decode-threads", 3)
+    ok(extract(photos, one, *boxes))
+    ok(extract(*run))
     assert digest(one) == digest(many)
     next(many.glob("part-00001.*.lmdb")).unlink()
-    done = roibeam(*run)
-    assert done.code == 0 and "2 images extracted" in done.out
+    assert "2 images extracted" in ok(extract(*run)).out
     assert digest(one) == digest(many)
-    assert "nothing to do" in roibeam(*run).out
+    assert "nothing to do" in extract(*run).out
 
 
 @pytest.mark.slow
-def test_given_boxes_give_one_store_for_any_number_of_workers(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    boxes = write_rows(tmp_path / "b.jsonl", {f"sample_{i:05d}": some_boxes(1 + 7 * i) for i in range(6)})
-    run = (*tiny_network, "--boxes", boxes, "--threads", 1, "--shard-size", 2, "--image-feature", "resnet18=random:1")
-    assert roibeam("extract", photos, tmp_path / "one", *run).code == 0
+def test_given_boxes_give_one_store_for_any_number_of_workers(extract: Cli, photos: Path, tmp_path: Path) -> None:
+    run = ("--boxes", many_boxes(tmp_path), "--threads", 1, "--shard-size", 2, "--image-feature", "resnet18=random:1")
+    ok(extract(photos, tmp_path / "one", *run))
     workers = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
-    assert roibeam("extract", photos, tmp_path / "many", *run, *workers).code == 0
+    ok(extract(photos, tmp_path / "many", *run, *workers))
     assert digest(tmp_path / "one") == digest(tmp_path / "many")
 
 
-def test_a_store_holds_the_regions_of_one_set_of_boxes(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_store_holds_the_regions_of_one_set_of_boxes(extract: Cli, pictures: Pictures, tmp_path: Path) -> None:
     rows = {f"sample_{i:05d}": some_boxes(3) for i in range(4)}
     out, boxes = tmp_path / "store", write_rows(tmp_path / "b.jsonl", rows)
-    run = ("extract", photos, out, *tiny_network, "--boxes", boxes)
-    assert roibeam(*run).code == 0
+    run = (pictures.photos, out, "--boxes", boxes)
+    ok(extract(*run))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
     other = write_rows(tmp_path / "other.jsonl", rows)
-    assert f"source: boxes was {boxes}, is now {other}" in one_line(roibeam(*run[:-1], other))
-    assert "source: boxes was" in one_line(roibeam(*run[:-2]))
+    assert f"source: boxes was {boxes}, is now {other}" in one_line(extract(*run[:-1], other))
+    assert "source: boxes was" in one_line(extract(*run[:-2]))
     changed = "feature_space.image_feature was none, is now region"
-    assert changed in one_line(roibeam(*run, "--image-feature", "region"))
+    assert changed in one_line(extract(*run, "--image-feature", "region"))
     write_rows(boxes, rows | {"sample_00002": [[0, 0, 1, 1]]})
-    line = one_line(roibeam(*run))
+    line = one_line(extract(*run))
     assert f"was made with other boxes than {boxes} holds now for 1 image, such as 'sample_00002'" in line
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
     write_rows(boxes, rows | {"sample_00005": [[0, 0, 2, 2]]})
-    grown = roibeam(*run)
-    assert grown.code == 0 and "1 image extracted" in grown.out
+    assert "1 image extracted" in ok(extract(*run)).out
     with FeatureStore(out) as store:
         assert len(store) == 5 and len(store.manifest.shards) == 2
 
-    proposed = tmp_path / "proposed"
-    assert roibeam("extract", photos, proposed, *tiny_network).code == 0
-    assert "source: boxes was None, is now" in one_line(roibeam("extract", photos, proposed, *run[3:]))
-    with FeatureStore(proposed) as store, FeatureStore(out) as given:
-        assert store.fingerprint.feature_space != given.fingerprint.feature_space
-        assert store.fingerprint.meaning == given.fingerprint.meaning
+    proposed = shutil.copytree(pictures.store, tmp_path / "proposed")
+    assert "source: boxes was None, is now" in one_line(extract(pictures.photos, proposed, *run[2:]))
 
 
-def test_boxes_of_another_photo_are_dead_letters_that_name_the_box(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_boxes_of_another_photo_are_dead_letters_that_name_the_box(extract: Cli, photos: Path, tmp_path: Path) -> None:
     rows = {
         "sample_00000": [[0, 0, 9, 9], [10, 10, 5, 90]],  # x, y, width, height
         "sample_00001": [[0, 0, 9, 9], [0, 0, 5, 900]],
@@ -378,8 +324,7 @@ def test_boxes_of_another_photo_are_dead_letters_that_name_the_box(
     boxes = write_rows(tmp_path / "b.jsonl", rows)
     with boxes.open("a") as file:
         file.write('{"image_id": "sample_00003", "boxes": [[0, 0, 9, 9]], "height": 20, "width": 20}\n')
-    done = roibeam("extract", photos, tmp_path / "out", *tiny_network, "--boxes", boxes, "--max-failures", 1)
-    assert done.code == 0, done.err
+    ok(extract(photos, tmp_path / "out", "--boxes", boxes, "--max-failures", 1))
     letters = pq.read_table(tmp_path / "out" / "dead_letters.parquet").to_pylist()
     assert [(letter["image_id"], letter["stage"], letter["reason"]) for letter in letters] == [
         ("sample_00000", "detect", "not a box"),
@@ -391,15 +336,11 @@ def test_boxes_of_another_photo_are_dead_letters_that_name_the_box(
         assert list(store.ids()) == ["sample_00002"]
 
 
-def test_vcr_questions_and_their_metadata(
-    roibeam: Cli, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    vcr = tmp_path / "vcr"
-    shutil.copytree(made_data / "formats" / "vcr", vcr)
+def test_vcr_questions_and_their_metadata(extract: Cli, made_data: Path, tmp_path: Path) -> None:
+    vcr = Path(shutil.copytree(made_data / "formats" / "vcr", tmp_path / "vcr"))
     (vcr / "vcr1images" / "pack" / "000000215657.json").unlink()
-    command = ("extract", vcr / "val.jsonl", tmp_path / "out", *tiny_network, "--boxes", vcr / "vcr1images")
-    done = roibeam(*command)
-    assert done.code == 0 and "1 image left out" in done.out, done.err
+    done = ok(extract(vcr / "val.jsonl", tmp_path / "out", "--boxes", vcr / "vcr1images"))
+    assert "1 image left out" in done.out
     with FeatureStore(tmp_path / "out") as store:
         assert "pack/000000215657" not in store
         metadata = json.loads((vcr / "vcr1images" / "pack" / "000000330993.json").read_text())
@@ -408,34 +349,29 @@ def test_vcr_questions_and_their_metadata(
 
 
 def test_the_network_of_the_whole_photo_is_part_of_the_feature_space(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, extract: Cli, photos: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
-    assert roibeam("extract", photos, out, *tiny_network, "--image-feature", "resnet18=random:1").code == 0
+    ok(extract(photos, out, "--image-feature", "resnet18=random:1"))
     assert "image feature   resnet18, 512 wide, weights random:1\n" in roibeam("store", "info", out).out
     with FeatureStore(out) as store:
         assert store.fingerprint.details["image_feature"]["network"] == "resnet18"
         feature = store["sample_00000"].image_feature
         assert feature is not None and feature.shape == (512,)
-    line = one_line(roibeam("extract", photos, out, *tiny_network, "--image-feature", "resnet18=random:2"))
+    line = one_line(extract(photos, out, "--image-feature", "resnet18=random:2"))
     assert "feature_space.image_feature.weights was" in line
 
 
-def test_exif_orientation_as_the_conventions_say(
-    roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_exif_orientation_as_the_conventions_say(extract: Cli, shared_data: Path, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     shutil.copy(shared_data / "images" / "awkward" / "exif_orientation_6.jpg", tmp_path / "photos" / "a.jpg")
-    sizes = {}
-    for value in ("applied", "ignored"):
-        options = (*tiny_network, "--set", f"conventions.exif_orientation={value}")
-        assert roibeam("extract", tmp_path / "photos", tmp_path / value, *options).code == 0
+    for value, name, height_width in (
+        ("applied", "hf", (640, 407)), ("ignored", "hf, but exif_orientation ignored", (407, 640)),
+    ):  # fmt: skip
+        ok(extract(tmp_path / "photos", tmp_path / value, "--set", f"conventions.exif_orientation={value}"))
         with FeatureStore(tmp_path / value) as store:
-            assert store.manifest.config["conventions"] == (
-                "hf" if value == "applied" else "hf, but exif_orientation ignored"
-            )
-            sizes[value] = (store["a"].height, store["a"].width)
-    assert sizes == {"applied": (640, 407), "ignored": (407, 640)}
+            assert store.manifest.config["conventions"] == name
+            assert (store["a"].height, store["a"].width) == height_width
 
 
 def test_another_input_size_than_the_published_one_is_noted(roibeam: Cli, photos: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from glue_files import COLUMNS, write_task
 from pyarrow import parquet
 from task_groups import small_network, tokenizer
-from tiny_commands import Cli
+from tiny_commands import Cli, ok
 
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, GlueCounts, GlueRow, glue_files, read_glue
 from roibeam.pipelines.finetuning.metrics.glue import averages, number_measures, open_submission, write_glue_results
@@ -106,10 +106,8 @@ def glue_batches(system: str, folder: Path, name: str) -> tuple[Any, GroupBatche
     network = small_network(system, LABEL, asked=asked)
     for parameter in network.module.parameters():  # some start at 0, and hide what they multiply
         torch.nn.init.normal_(parameter, std=0.1)
-    loss = loss_named(LABEL, task.loss)
-    made = GroupBatches(
-        SYSTEMS[system], network.encoder_config, tokenizer(), LayoutOptions(), asked, None, loss=loss, task=task
-    )
+    options = {"loss": loss_named(LABEL, task.loss), "task": task}
+    made = GroupBatches(SYSTEMS[system], network.encoder_config, tokenizer(), LayoutOptions(), asked, None, **options)
     return network, made, list(task.read("train").groups)
 
 
@@ -225,14 +223,13 @@ def test_a_run_on_texts_alone_trains_predicts_and_is_scored(roibeam: Cli, tmp_pa
     out = str(tmp_path / "run")
     told = roibeam("finetune", out, *words, *small, "--json")
     evaluation = json.loads(told.out)["evaluation"]
-    roibeam("predict", out, "--data", str(data), "--out", str(tmp_path / "MRPC.tsv"),
-            "--page", str(tmp_path / "page.html"), "--device", "cpu")  # fmt: skip
-    scored = json.loads(roibeam("score", "mrpc", str(tmp_path / "MRPC.tsv"), "--data", str(data), "--json").out)
+    predict = ("predict", out, "--data", data, "--device", "cpu")
+    ok(roibeam(*predict, "--out", tmp_path / "MRPC.tsv", "--page", tmp_path / "page.html"))
+    scored = json.loads(roibeam("score", "mrpc", tmp_path / "MRPC.tsv", "--data", data, "--json").out)
     assert {each["name"].replace(" ", "_"): each["value"] for each in scored["figures"]} == pytest.approx(evaluation)
-    assert "texts alone" in roibeam("score", "mrpc", str(tmp_path / "MRPC.tsv"), "--data", str(data)).out
-    done = roibeam("predict", out, "--data", str(data), "--split", "test", "--out", str(tmp_path / "test.tsv"),
-                   "--page", str(tmp_path / "test.html"), "--device", "cpu")  # fmt: skip
-    assert done.code == 0 and "the right ones are not known" in done.out, done.err
+    assert "texts alone" in roibeam("score", "mrpc", tmp_path / "MRPC.tsv", "--data", data).out
+    unknown = ("--split", "test", "--out", tmp_path / "test.tsv", "--page", tmp_path / "test.html")
+    assert "the right ones are not known" in ok(roibeam(*predict, *unknown)).out
     assert "nothing is judged" in (tmp_path / "test.html").read_text("utf-8")
     lines = (tmp_path / "test.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction" and [line.split("\t")[0] for line in lines[1:]] == list("01234")

@@ -11,10 +11,19 @@ import numpy as np
 import pytest
 import torch
 from captioned_records import CAPTIONS, make_store
+from small_files import write_text
 from small_pretraining import in_floats_of
 from task_groups import LOSS, batches, small_network, tokenizer
-from tiny_commands import Cli, one_line
+from tiny_commands import Cli, ok, one_line
 
+from roibeam.pipelines.data.datasets.entities import (
+    RELEASE,
+    EntityCounts,
+    EntityImage,
+    parse_marked_sentence,
+    read_entities,
+    split_names,
+)
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
 from roibeam.pipelines.finetuning.rows import PHRASE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.run.group_task import predicted
@@ -33,12 +42,9 @@ BOXES = (("1", 1, 1, 20, 20), ("2", 30, 1, 60, 20), ("2", 30, 60, 60, 90))
 
 
 def write_entities(folder: Path, sentences: str = TWICE, boxes: tuple[Any, ...] = BOXES) -> Path:
-    for part in ("Sentences", "Annotations"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    (folder / "Sentences" / "7.txt").write_text(sentences)
     objects = "".join(BOX.format(*each) for each in boxes)
     size = "<size><width>100</width><height>100</height><depth>3</depth></size>"
-    (folder / "Annotations" / "7.xml").write_text(f"<annotation>{size}{objects}</annotation>")
+    write_folder(folder, {"7": sentences}, {"7": f"<annotation>{size}{objects}</annotation>"})
     for split in ("train", "val", "test"):
         (folder / f"{split}.txt").write_text("7\n")
     return folder
@@ -47,9 +53,8 @@ def write_entities(folder: Path, sentences: str = TWICE, boxes: tuple[Any, ...] 
 def test_a_phrase_stands_where_its_mark_is_or_where_its_words_come_first(tmp_path: Path) -> None:
     """What nothing boxes is left out and told; a caption without such a phrase too."""
     write_entities(tmp_path)
-    own, release = (
-        open_entities(tmp_path, EntitiesOptions(place=place), None).read("val") for place in ("own", "release")
-    )
+    options = (EntitiesOptions(place=place) for place in ("own", "release"))
+    own, release = (open_entities(tmp_path, each, None).read("val") for each in options)
     assert [group.id for group in own.groups] == ["7#0"]
     assert own.groups[0].rows[0].phrases == (1, 4) and release.groups[0].rows[0].phrases == (1, 1)
     assert [len(boxes) for boxes in own.groups[0].target] == [1, 2]
@@ -157,10 +162,8 @@ def test_elsewhere_the_last_piece_that_is_left_is_read(system: str, cut: str) ->
 def test_phrases_whose_word_is_cut_are_counted_in_a_note() -> None:
     network = small_network("visualbert", PHRASE)
     wanted = sum(place > 4 for group in groups() for place in places_of_last_pieces(group))
-    for cut, place in (
-        ("before_sep", "where that stood, [SEP] or a region"),
-        ("longest", "at the last piece that is left"),
-    ):
+    places = {"before_sep": "where that stood, [SEP] or a region", "longest": "at the last piece that is left"}
+    for cut, place in places.items():
         made = batches(network, "visualbert", PHRASE, options=replace(CUT, cut=cut))
         _, note = made.notes_of_cuts(groups(), "validation")
         assert wanted > 0 and note.startswith(f"{wanted} validation phrase") and f"read {place}" in note
@@ -197,14 +200,10 @@ def test_several_heads_are_the_mean_of_their_weights() -> None:
     network = small_network("visualbert", PHRASE, asked=OutputSpec(PHRASE, num_heads=3))
     batch = batches(network, "visualbert", PHRASE).batch(groups()).inputs
     module: Any = network.module
-    output = module.model.encode(batch)
-    states = output.text_states.gather(
-        1, batch.phrase_positions.clamp(min=0)[..., None].expand(-1, -1, output.text_states.shape[-1])
-    )
-    each = [
-        head(states, output.region_states, batch.region_mask).softmax(dim=-1)
-        for head in (module.head.phrases, *module.head.others)
-    ]
+    output, positions = module.model.encode(batch), batch.phrase_positions.clamp(min=0)[..., None]
+    states = output.text_states.gather(1, positions.expand(-1, -1, output.text_states.shape[-1]))
+    heads = (module.head.phrases, *module.head.others)
+    each = [head(states, output.region_states, batch.region_mask).softmax(dim=-1) for head in heads]
     mean = torch.stack(each).mean(dim=0)
     real = batch.phrase_positions >= 0
     torch.testing.assert_close(module(batch).softmax(dim=-1)[real], mean[real])
@@ -264,7 +263,7 @@ def test_both_protocols_are_told_and_named(tmp_path: Path) -> None:
 
 def test_a_run_is_judged_as_its_file_is_scored_and_page_and_card_tell_phrases(roibeam: Cli, tmp_path: Path) -> None:
     world, store, data = (str(tmp_path / name) for name in ("world", "store", "data"))
-    assert roibeam("toyworld", world, "--num-images", 60, "--perfect-store", store, "--entities", data).code == 0
+    ok(roibeam("toyworld", world, "--num-images", 60, "--perfect-store", store, "--entities", data))
     words = ("--task", "flickr30k-entities", "--store", store, "--data", data, "--device", "cpu")
     small = ("--from", "none", "--system", "visualbert", "--steps", "2", "--batch-size", "4")
     run, out, page = str(tmp_path / "run"), tmp_path / "said.json", tmp_path / "page.html"
@@ -282,3 +281,87 @@ def test_a_run_is_judged_as_its_file_is_scored_and_page_and_card_tell_phrases(ro
     assert "phrase: " in page.read_text("utf-8") and "what is meant" in page.read_text("utf-8")
     done = roibeam("predict", run, *words[2:], "--out", out, "--permute-images")
     assert done.code == 1 and "chooses among the regions of its own image" in one_line(done)
+
+
+# --- the files of Flickr30k Entities; what three codes make of the same lines is compared in test_metrics.py ---
+
+XML = """<annotation><size><width>50</width><height>40</height><depth>3</depth></size>
+<object><name>1</name><name>7</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox></object>
+<object><name>1</name><bndbox><xmin>11</xmin><ymin>12</ymin><xmax>19</xmax><ymax>18</ymax></bndbox></object>
+<object><name>2</name><scene>1</scene><nobndbox>0</nobndbox></object>
+<object><name>3</name><scene>0</scene><nobndbox>1</nobndbox></object></annotation>"""
+LINE = (
+    "[/EN#1/people A man] sees ([/EN#7/people/other a man]) , in [/EN#2/scene a yard], [/EN#3/other a hat] "
+    "[/EN#9/clothing a coat] and [/EN#0/notvisual it] ."
+)
+
+
+def write_folder(folder: Path, sentences: dict[str, str], annotations: dict[str, str]) -> str:
+    (folder / "Annotations").mkdir(parents=True)
+    for part, suffix, texts in (("Sentences", "txt", sentences), ("Annotations", "xml", annotations)):
+        for name, text in texts.items():
+            write_text(folder / part / f"{name}.{suffix}", text)
+    return str(folder)
+
+
+def read_all(folder: str, **options: str) -> tuple[list[EntityImage], list[str]]:
+    counts = EntityCounts()
+    return list(read_entities(folder, counts, **options)), counts.lines()
+
+
+def test_a_phrase_is_where_its_mark_is_with_its_boxes_and_is_told_from_those_without(tmp_path: Path) -> None:
+    (image,), (whole, unknown) = read_all(write_folder(tmp_path, {"36": f"\n{LINE}\n"}, {"36": XML}))
+    sentence = image.sentences[0]
+    assert sentence.text == "A man sees (a man) , in a yard, a hat a coat and it ."
+    places = [(each.first_word, each.last_word) for each in sentence.phrases]
+    assert places == [(0, 1), (3, 4), (7, 8), (9, 10), (11, 12), (14, 14)]
+    assert sentence.phrases[1].types == ("people", "other")
+    kinds = [image.boxes.kind_of(each) for each in sentence.phrases]
+    assert kinds == ["boxed", "boxed", "scene", "no box", "unknown chain", "not visual"]
+    assert image.boxes.boxes == {"1": ((1, 2, 9, 8), (11, 12, 19, 18)), "7": ((1, 2, 9, 8),)}
+    assert (image.boxes.width, image.boxes.height) == (50, 40)
+    assert whole.startswith("1 caption of 1 image; phrases: 2 boxed, 1 no box, 1 not visual, 1 scene, 1 unknown chain")
+    assert unknown == "1 phrases of an unknown chain: 36.txt caption 0, 'a coat'"
+
+
+def test_a_repeated_phrase_is_at_its_own_place_or_at_the_release_s() -> None:
+    line = "[/EN#1/people a man] sees [/EN#7/people a man] ."
+    assert [each.last_word for each in parse_marked_sentence(line).phrases] == [1, 4]
+    assert [each.last_word for each in parse_marked_sentence(line, RELEASE).phrases] == [1, 1]
+
+
+def test_what_cannot_be_used_is_left_out_by_name_and_counted(tmp_path: Path) -> None:
+    bomb = '<!DOCTYPE a [<!ENTITY b "b">]><annotation>&b;</annotation>'
+    odd = "[/EN#1/people A man runs .\n[/EN#1/people A man] runs .\n[/EN#1/people ] runs ."
+    sentences = dict.fromkeys(("1", "2", "3", "4", "5"), LINE) | {"6": odd}
+    boxless = "<annotation><object><name>1</name><nobndbox>1</nobndbox></object></annotation>"
+    torn = XML.replace("<xmax>9</xmax>", "<xmax>wide</xmax>")
+    annotations = {"1": bomb, "2": boxless, "3": torn, "4": "<annotation>", "6": XML}
+    images, lines = read_all(write_folder(tmp_path, sentences, annotations))
+    assert [image.name for image in images] == ["2", "6"]
+    assert list(images[1].sentences) == [1]  # numbers are those of the file
+    told = "\n".join(lines)
+    for expected in (
+        "1 images without an xml file: 5", "3 damaged xml files: ", "declares a document type", "no four numbers",
+        "1 xml files without a box: 2.xml", "2 captions that cannot be read: ", "mark that does not end",
+        "a mark without words",
+    ):  # fmt: skip
+        assert expected in told, (expected, told)
+
+
+def test_only_the_images_of_a_split_are_read(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, {"1": LINE, "2": LINE}, {"1": XML, "2": XML})
+    (tmp_path / "val.txt").write_text("2\n")
+    images = list(read_entities(folder, EntityCounts(), names=split_names(folder, "val")))
+    assert [image.name for image in images] == ["2"]
+    for split, words in (("test", r"no test\.txt; it has lists of val"), ("../val", "expected the name of a list")):
+        with pytest.raises(ValueError, match=words):
+            split_names(folder, split)
+
+
+def test_a_folder_without_its_parts_or_without_a_usable_caption_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a" / "Sentences").mkdir(parents=True)
+    with pytest.raises(ValueError, match="has no folder Annotations; expected that of Flickr30k Entities"):
+        read_all(str(tmp_path / "a"))
+    with pytest.raises(ValueError, match=r"no caption can be used \(1 images without an xml file: 1\)"):
+        read_all(write_folder(tmp_path / "b", {"1": LINE}, {}))

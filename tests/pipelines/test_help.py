@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import re
 import shlex
 import subprocess
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 import typer
+from tiny_commands import Cli
 from typer.main import get_command
 
 from roibeam.pipelines.cli.commands import app
@@ -35,9 +37,7 @@ def leaves(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
 
 
 LEAVES = dict(leaves(ROOT))
-REQUESTS = (
-    "extract", "pretrain", "finetune", "predict", "evaluate", "attention", "probe", "detector train", "collect run",
-)  # fmt: skip
+REQUESTS = [*"extract pretrain finetune predict evaluate attention probe".split(), "detector train", "collect run"]
 
 
 def page(path: str, *, everything: bool = False) -> str:
@@ -47,11 +47,10 @@ def page(path: str, *, everything: bool = False) -> str:
 
 def _context(path: str, command: Any, words: list[str] | None = None) -> Any:
     context = None
-    for name in ("roibeam", *path.split())[:-1] if path else ():
-        context = ROOT.context_class(ROOT, info_name=name, parent=context)
-    return command.make_context(
-        path.split()[-1] if path else "roibeam", words or [], parent=context, resilient_parsing=words is None
-    )
+    *parents, name = ("roibeam", *path.split())
+    for each in parents:
+        context = ROOT.context_class(ROOT, info_name=each, parent=context)
+    return command.make_context(name, words or [], parent=context, resilient_parsing=words is None)
 
 
 # One name, one kind of value
@@ -132,9 +131,8 @@ def test_a_dataclass_in_a_request_gives_its_fields() -> None:
 @pytest.mark.parametrize("width", [80, 100])
 def test_pages_fit_the_terminal_and_speak_no_python(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    pages = {
-        f"{path} {everything}": page(path, everything=everything) for path in LEAVES for everything in (False, True)
-    }
+    asked = itertools.product(LEAVES, (False, True))
+    pages = {f"{path} {everything}": page(path, everything=everything) for path, everything in asked}
     for path in ("", "store", "detector"):
         group = ROOT if not path else typing.cast(Any, ROOT).commands[path]
         pages[path] = group_page(group, _context(path, group))
@@ -167,30 +165,25 @@ def test_groups_stand_in_one_order() -> None:
 
 
 def test_capitals_name_an_argument_of_the_command() -> None:
-    names = {
-        str(each.metavar) for command in LEAVES.values() for each in command.params if not each.opts[0].startswith("-")
-    }
+    parameters = [each for command in LEAVES.values() for each in command.params]
+    names = {str(each.metavar) for each in parameters if not each.opts[0].startswith("-")}
     for path, command in LEAVES.items():
         own = {word for each in command.params for word in re.findall(r"[A-Z_]+", each.metavar or "")}
-        said = set(
-            re.findall(r"\b[A-Z_]{2,}\b", " ".join([command.help, *(each.help or "" for each in command.params)]))
-        )
-        assert said & names <= own, path
+        text = " ".join([command.help, *(each.help or "" for each in command.params)])
+        assert set(re.findall(r"\b[A-Z_]{2,}\b", text)) & names <= own, path
 
 
 def test_examples_are_of_the_command_and_parse() -> None:
+    longest_first = sorted(LEAVES, key=len, reverse=True)
     for path, command in LEAVES.items():
         lines = [line[line.index("roibeam ") :] for line in examples_of(command)]  # torchrun may stand before it
-        commands = [shlex.split(line) for line in lines]
-        assert any(" ".join(words).startswith(f"roibeam {path}") for words in commands), path
-        for words in commands:
-            known = next(
-                each for each in sorted(LEAVES, key=len, reverse=True) if words[1:][: len(each.split())] == each.split()
-            )
-            _context(known, LEAVES[known], words[1 + len(known.split()) :])
+        assert any(line.startswith(f"roibeam {path}") for line in lines), path
+        for _, *words in map(shlex.split, lines):
+            known = next(each for each in longest_first if words[: len(each.split())] == each.split())
+            _context(known, LEAVES[known], words[len(known.split()) :])
 
 
-def test_without_a_command_the_help_is_shown_and_that_is_no_error(roibeam: Callable[..., Any]) -> None:
+def test_without_a_command_the_help_is_shown_and_that_is_no_error(roibeam: Cli) -> None:
     for words in ((), ("store",), ("detector",)):
         bare, asked = roibeam(*words), roibeam(*words, "-h")
         assert bare.code == 0 and bare.out == asked.out == roibeam(*words, "--help").out and not bare.err
@@ -202,41 +195,30 @@ def test_without_a_command_the_help_is_shown_and_that_is_no_error(roibeam: Calla
 
 
 @pytest.mark.parametrize(
-    "words, near",
-    [
-        (("inspect-batch",), "did you mean `roibeam pretrain RUN --inspect-batch 8`?"),
-        (("verify", "store"), "did you mean `roibeam store verify`?"),
-        (("extrakt", "a", "b"), "did you mean `roibeam extract`?"),
-        (("store", "verfy"), "did you mean `roibeam store verify`?"),
-        (("extract", "a", "b", "--images", "c"), "did you mean --photos?"),
-        (("extract", "a", "b", "--presett", "c"), "did you mean --preset"),
-        (("pretrain", "a", "--selection", "c"), "there is no option --selection"),
-    ],
-)
-def test_a_wrong_name_is_answered_with_near_ones(
-    roibeam: Callable[..., Any], words: tuple[str, ...], near: str
-) -> None:
-    done = roibeam(*words)
-    assert done.code == 2 and near in done.err and done.err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     "words, told",
     [
-        (("look", "a.jpg", "b.jpg"), "'b.jpg' is one argument too many: roibeam look takes PHOTO; "),
-        (("probe", "run", "a.jpg", "a", "red", "[MASK]"), "'red', '[MASK]' are arguments too many: roibeam probe "),
-        (("demo", "a", "b", "c"), "'b', 'c' are arguments too many: roibeam demo takes OUT; "),
+        ("inspect-batch", "did you mean `roibeam pretrain RUN --inspect-batch 8`?"),
+        ("verify store", "did you mean `roibeam store verify`?"),
+        ("extrakt a b", "did you mean `roibeam extract`?"),
+        ("store verfy", "did you mean `roibeam store verify`?"),
+        ("extract a b --images c", "did you mean --photos?"),
+        ("extract a b --presett c", "did you mean --preset"),
+        ("pretrain a --selection c", "there is no option --selection"),
+        ("look a.jpg b.jpg", "'b.jpg' is one argument too many: roibeam look takes PHOTO; "),
+        ("probe run a.jpg a red [MASK]", "'red', '[MASK]' are arguments too many: roibeam probe "),
+        ("demo a b c", "'b', 'c' are arguments too many: roibeam demo takes OUT; "),
     ],
 )
-def test_words_too_many_are_named_and_quotes_advised(
-    roibeam: Callable[..., Any], words: tuple[str, ...], told: str
+def test_a_wrong_name_is_answered_with_near_ones_and_a_word_too_many_with_quotes(
+    roibeam: Cli, words: str, told: str
 ) -> None:
-    done = roibeam(*words)
-    assert done.code == 2 and told in done.err and "needs quotes" in done.err and done.err.count("\n") == 1
+    done = roibeam(*words.split())
+    assert done.code == 2 and told in done.err and done.err.count("\n") == 1
+    assert ("needs quotes" in done.err) == ("too many" in told)
 
 
 def test_a_home_folder_that_the_shell_left_is_found(
-    roibeam: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    roibeam: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell does not expand `--out=~/a`, which wrote a folder named ~; deleting that may lose more."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -1,17 +1,20 @@
-"""What files call an image, as written: ids with dots, photos without extension, and the two forms of "é"."""
+"""What files call an image, as written: ids with dots, photos without extension, the two forms of "é", and the table of
+images that joins them."""
 
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from dataset_examples import write
 from small_files import write_tar
+from tiny_commands import Cli, ok
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.pipelines.common.image_ids import image_id_of
@@ -25,7 +28,6 @@ from roibeam.pipelines.data.held_out import HeldOut
 from roibeam.pipelines.data.image_table import Ambiguous, Found, ImageFinder, ImageTable
 from roibeam.pipelines.data.source_kinds import open_source
 
-Cli = Callable[..., Any]
 DOTTED = ["scene", "scene.1", "scene.2", "IMG 2020.01.02", "a.b/00.07.083@0"]
 COMPOSED, DECOMPOSED = (unicodedata.normalize(form, "été/café") for form in ("NFC", "NFD"))
 
@@ -38,14 +40,10 @@ def coco(names: list[str]) -> str:
 
 def karpathy(names: list[str]) -> str:
     images = [
-        {
-            "filename": name,
-            "imgid": number,
-            "split": "train",
-            "sentences": [{"raw": f"of {name}", "tokens": ["of"], "sentid": number}],
-        }
+        {"filename": name, "imgid": number, "split": "train",
+         "sentences": [{"raw": f"of {name}", "tokens": ["of"], "sentid": number}]}
         for number, name in enumerate(names)
-    ]
+    ]  # fmt: skip
     return json.dumps({"images": images})
 
 
@@ -66,11 +64,6 @@ SOURCES: dict[str, Callable[[list[str]], str]] = {
     "list.jsonl": lambda names: "\n".join(json.dumps({"file_name": name}) for name in names),
     "vcr.jsonl": lambda names: "\n".join(json.dumps({"img_fn": name, "objects": ["cat"]}) for name in names),
 }  # fmt: skip
-
-
-def written(path: Path, text: str) -> str:
-    path.write_text(text, encoding="utf-8")
-    return str(path)
 
 
 def joined(file: str, ids: list[str]) -> list[tuple[str, str]]:
@@ -96,7 +89,7 @@ def test_an_image_extension_is_cut_off_or_nothing(path: str, image_id: str) -> N
 @pytest.mark.parametrize("kind", CAPTIONS)
 def test_captions_of_ids_with_dots_go_to_their_images(tmp_path: Path, kind: str, extension: str) -> None:
     names = [name + extension for name in DOTTED]
-    file = written(tmp_path / kind, CAPTIONS[kind](names))
+    file = write(tmp_path / kind, CAPTIONS[kind](names))
     assert joined(file, DOTTED) == [(image_id, f"of {image_id}{extension}") for image_id in DOTTED]
 
 
@@ -107,10 +100,9 @@ def test_photos_without_extension_have_whole_names(tmp_path: Path, kind: str) ->
         names = [name.replace(" ", "_") for name in names]
     for name in names:
         (tmp_path / name).write_bytes(b"x")
-    source = open_source(written(tmp_path / kind, SOURCES[kind](names)), image_root=str(tmp_path))
-    assert {image.image_id: Path(image.location).name for image in source.images} == {
-        name.removesuffix(".JPG"): name for name in names
-    }
+    source = open_source(write(tmp_path / kind, SOURCES[kind](names)), image_root=str(tmp_path))
+    wanted = {name.removesuffix(".JPG"): name for name in names}
+    assert {image.image_id: Path(image.location).name for image in source.images} == wanted
 
 
 def test_an_id_is_taken_as_written_before_anything_is_cut(tmp_path: Path) -> None:
@@ -123,7 +115,7 @@ def test_an_id_is_taken_as_written_before_anything_is_cut(tmp_path: Path) -> Non
     # "c.png.jpg" is the file of the image "c.png".
     assert finder.look_up("c.png.jpg") == Found("c.png", 4, "id")
     names = ["a.jpg", "a", "b.png", "c.png.jpg"]
-    rows = joined(written(tmp_path / "rows.tsv", CAPTIONS["rows.tsv"](names)), ids)
+    rows = joined(write(tmp_path / "rows.tsv", CAPTIONS["rows.tsv"](names)), ids)
     assert rows == [(name.removesuffix(".png.jpg") + ".png" * (name[0] == "c"), f"of {name}") for name in names]
 
 
@@ -132,12 +124,12 @@ def test_boxes_and_metadata_of_ids_with_dots(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
     images = [{"id": number, "file_name": name} for number, name in enumerate(("scene", "scene.1"))]
     boxes = [{"image_id": number, "bbox": [number, 0, 9, 9]} for number in range(2)]
-    file = written(tmp_path / "boxes.json", json.dumps({"images": images, "annotations": boxes}))
+    file = write(tmp_path / "boxes.json", json.dumps({"images": images, "annotations": boxes}))
     source, given = give_boxes(open_source(str(tmp_path)), file)
     found = {image.image_id: given.attach(image).boxes for image in source.images}
     assert found == {"scene": ((0.0, 0.0, 9.0, 9.0),), "scene.1": ((1.0, 0.0, 10.0, 9.0),)}
     assert metadata_path("a/scene.1@0") == "a/scene.1@0.json" and metadata_path("a/scene.1.jpg") == "a/scene.1.json"
-    lines = written(tmp_path / "lines.jsonline", json.dumps({"id": 1, "img_path": "scene.1", "sentences": ["a"]}))
+    lines = write(tmp_path / "lines.jsonline", json.dumps({"id": 1, "img_path": "scene.1", "sentences": ["a"]}))
     assert [each.image_id for each in read_retrieval_lines(lines)] == ["scene.1"]
 
 
@@ -153,7 +145,7 @@ def test_a_text_with_the_name_of_an_image_is_of_that_image_alone(tmp_path: Path,
 @pytest.mark.parametrize("kind", CAPTIONS)
 @pytest.mark.parametrize(("called", "image_id"), [(COMPOSED, DECOMPOSED), (DECOMPOSED, COMPOSED)])
 def test_names_of_one_nfc_form_meet(tmp_path: Path, kind: str, called: str, image_id: str) -> None:
-    file = written(tmp_path / kind, CAPTIONS[kind]([f"{called}.jpg"]))
+    file = write(tmp_path / kind, CAPTIONS[kind]([f"{called}.jpg"]))
     assert joined(file, ["a", image_id]) == [(image_id, f"of {called}.jpg")]
 
 
@@ -179,12 +171,12 @@ def test_two_images_that_differ_in_their_form_are_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("held_out", "image_id"), [(COMPOSED, DECOMPOSED), (DECOMPOSED, COMPOSED)])
 def test_held_out_lists_and_boxes_meet_images_of_another_form(tmp_path: Path, held_out: str, image_id: str) -> None:
-    rules = HeldOut([f"list={written(tmp_path / 'list.txt', held_out)}"])
+    rules = HeldOut([f"list={write(tmp_path / 'list.txt', held_out)}"])
     assert rules.scan(["a", image_id], None).leaked == (image_id,)
     photo = tmp_path / "photos" / f"{image_id}.jpg"
     photo.parent.mkdir(parents=True)
     photo.write_bytes(b"x")
-    file = written(tmp_path / "boxes.jsonl", json.dumps({"image_id": held_out, "boxes": [[0, 0, 5, 5]]}))
+    file = write(tmp_path / "boxes.jsonl", json.dumps({"image_id": held_out, "boxes": [[0, 0, 5, 5]]}))
     _, given = give_boxes(open_source(str(tmp_path / "photos")), file)
     assert image_id in given
 
@@ -195,7 +187,7 @@ def test_rows_and_texts_in_archives_find_files_of_another_form(tmp_path: Path) -
     photo.write_bytes(b"the photo")
     (tmp_path / "photos" / "plain.jpg").write_bytes(b"x")
     rows = [f"{COMPOSED}.jpg", f"{tmp_path}/photos/plain.jpg"]
-    source = open_source(written(tmp_path / "l.csv", "\n".join(("path", *rows))), image_root=str(tmp_path / "photos"))
+    source = open_source(write(tmp_path / "l.csv", "\n".join(("path", *rows))), image_root=str(tmp_path / "photos"))
     locations = [image.location for image in source.images]
     assert len(locations) == 2 and all(map(location_exists, locations)) and not location_exists(locations[0] + "x")
     assert {read_location(each) for each in locations} == {b"the photo", b"x"}
@@ -222,15 +214,77 @@ def test_planned_images_keep_the_ids_of_an_earlier_rule_or_form() -> None:
 
 
 def test_a_rerun_does_not_plan_a_photo_under_a_second_id(
-    roibeam: Cli, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, extract: Cli, made_data: Path, tmp_path: Path
 ) -> None:
-    photos = tmp_path / "photos"
+    photos, store = tmp_path / "photos", tmp_path / "store"
     photos.mkdir()
     for name, photo in zip(("é.jpg", "b.jpg"), sorted((made_data / "images").rglob("*.jpg")), strict=False):
         shutil.copy(photo, photos / name)
-    assert roibeam("extract", photos, tmp_path / "store", *tiny_network).code == 0
+    ok(extract(photos, store))
     (photos / "é.jpg").rename(photos / "e\u0301.jpg")  # as a copy by way of a Mac
-    again = roibeam("extract", photos, tmp_path / "store", *tiny_network)
-    assert again.code == 0 and "nothing to do" in again.out, again.err
+    again = ok(extract(photos, store))
+    assert "nothing to do" in again.out
     assert "1 image of earlier runs has another id in the source now" in again.out + again.err
-    assert sorted(roibeam("store", "ids", tmp_path / "store").out.split()) == ["b", "é"]
+    assert sorted(roibeam("store", "ids", store).out.split()) == ["b", "é"]
+
+
+# --- the table of a source's images ---
+
+
+def told(name: str, *captions: str, labels: tuple[str, ...] = ()) -> ImageRef:
+    return ImageRef(name, f"/x/{name}.jpg", captions=captions, labels=labels)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_the_sorted_list(seed: int) -> None:
+    random_order = random.Random(seed)
+    names = [f"{'é🐱zZ/'[i % 5]}{i:03d}" for i in range(200)]
+    wanted = [told(name, name * 2, labels=("a",)) for name in sorted(names, key=str.encode)]
+    shuffled = random_order.sample(wanted, len(wanted))
+    for given in (shuffled, wanted):
+        table = ImageTable(iter(given))
+        assert list(table) == wanted and len(table) == 200
+        for bounds in ((None,), (3, 9), (190, 999), (5, 2), (1, None, 50), (None, None, -7)):
+            assert table[slice(*bounds)] == wanted[slice(*bounds)]
+        assert [table[0], table[-1], table[77]] == [wanted[0], wanted[-1], wanted[77]]
+        with pytest.raises(IndexError):
+            table[200]
+
+
+def test_rows_of_one_image_add_up_in_their_order() -> None:
+    rows = [told("b", "2", labels=("y", "x")), told("a"), told("b"), told("b", "1", "2", labels=("x", "z"))]
+    assert list(ImageTable(rows)) == [told("a"), told("b", "2", "1", "2", labels=("y", "x", "z"))]
+    assert not ImageTable([])
+
+
+def test_two_locations_of_one_id_are_an_error_that_names_both() -> None:
+    other = ImageRef("a", "/y/a.png")
+    with pytest.raises(ValueError, match=r"two images have the id 'a': '/x/a\.jpg' and '/y/a\.png'; rename one"):
+        ImageTable([told("b"), told("a"), other])
+    tars = [ImageRef(key, f"tar://{key}.jpg::/{name}/0.tar#0+9") for name in ("cc3m", "cc12m") for key in "ab"]
+    with pytest.raises(ValueError, match=r"the id 'a': .*/cc12m/.* \(2 ids are of two images\); .* --id-prefix, and"):
+        ImageTable(tars)
+
+
+def test_planned_images_are_compared_with_those_of_now() -> None:
+    table = ImageTable([*map(told, "abc"), told("d", "new"), replace(told("e"), location="/y/e.jpg"), told("f")])
+    planned = [(7, told("e")), (0, told("d", "old")), (0, told("c")), (1, told("gone")), (2, told("a"))]
+    for _ in range(2):  # the table stays as it is
+        found = table.compared_with(iter(planned))
+        assert list(found.new) == [told("b"), told("f")]
+        assert (found.num_gone, list(found.gone())) == (1, ["gone"])
+        assert list(found.changed()) == [(0, table[3]), (7, table[4])]
+    assert len(table.compared_with((0, image) for image in table).new) == 0
+
+
+def test_two_walks_at_once_do_not_disturb_each_other() -> None:
+    table = ImageTable(map(told, "abc"))
+    assert [(x.image_id, y.image_id) for x in table for y in table] == [(x, y) for x in "abc" for y in "abc"]
+
+
+def test_a_full_disk_is_one_line_that_says_where() -> None:
+    table = ImageTable(map(told, "ab"))
+    ((pages,),) = table._database.rows("PRAGMA page_count")
+    table._database.rows(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(OSError, match=r"database or disk is full; is there room in TMPDIR"):
+        table.compared_with((0, told(str(number))) for number in range(9999))

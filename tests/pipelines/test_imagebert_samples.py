@@ -48,15 +48,12 @@ def make_sampler(tokenizer, *, config=None, **settings):
     return ImageBertSampler(ImageBertSampling(**settings), tokenizer, config, num_classes=NUM_CLASSES)
 
 
-def text_of(sample, tokenizer):
-    return tokenizer.decode(np.where(sample.text_labels == IGNORE_INDEX, sample.text_ids, sample.text_labels)[1:-1])
-
-
 def test_a_pair_is_told_by_its_caption_and_its_image(tokenizer, corpus):
     sampler, kinds = make_sampler(tokenizer), set()
     for seed in range(60):
         sample = sampler.sample(corpus, 3, np.random.default_rng(seed))
-        own_caption, own_image = text_of(sample, tokenizer) == CAPTIONS[3], sample.sample_id == "image-3"
+        ids = np.where(sample.text_labels == IGNORE_INDEX, sample.text_ids, sample.text_labels)
+        own_caption, own_image = tokenizer.decode(ids[1:-1]) == CAPTIONS[3], sample.sample_id == "image-3"
         assert sample.match == int(own_caption and own_image)
         assert own_caption or own_image
         kinds.add((own_caption, own_image))

@@ -5,22 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from tiny_commands import one_line
+from small_files import write_text
+from tiny_commands import Cli, ok, one_line, tiny_sizes
 
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from exchange_examples import measured
 
-from roibeam.features.exchange.formats import format_named
-from roibeam.features.record.fingerprint import num_classes_of
+from roibeam.features.exchange.formats import FORMATS, format_named
+from roibeam.features.record.fingerprint import has_classes, num_classes_of
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.stores.store_import import import_features
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedModel, RequestedTraining
+from roibeam.pipelines.pretraining.requested_run import run_pretraining
+from roibeam.pipelines.pretraining.systems import SYSTEMS
 
-Roibeam = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("cat", "dog", "hat", "tree", "house", "ball")
 RECORDS = [measured("first", 4), measured("second", 3, seed=5)]  # of six classes and four hundred attributes
 
@@ -36,24 +40,24 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return {**found, "vocab": tmp_path, "names": tmp_path / "objects_vocab.txt"}
 
 
-def facts(roibeam: Roibeam, store: Path) -> dict[str, str]:
+def facts(roibeam: Cli, store: Path) -> dict[str, str]:
     """The rows of `store info`."""
     rows = roibeam("store", "info", store).out.splitlines()[1:]
     return {name.strip(): value.strip() for name, _, value in (row[2:].partition("  ") for row in rows)}
 
 
-def test_a_number_stays_with_the_store_and_its_copies(roibeam: Roibeam, files: dict[str, Path], tmp_path: Path) -> None:
+def test_a_number_stays_with_the_store_and_its_copies(roibeam: Cli, files: dict[str, Path], tmp_path: Path) -> None:
     plain = roibeam("store", "import", files["lxmert"], tmp_path / "plain")
     assert "note: the file does not say how many classes its detector has" in plain.out
     assert facts(roibeam, tmp_path / "plain")["classes"].endswith("from objects_id; how many there are is not known")
-    largest = max(int(record.class_ids.max()) for record in RECORDS)
+    largest = largest_id()
     short = roibeam("store", "import", files["lxmert"], tmp_path / "store", "--num-classes", largest)
     assert f"has class {largest}, but by --num-classes {largest} ids are 0..{largest - 1};" in one_line(short)
-    done = roibeam("store", "import", files["lxmert"], tmp_path / "store", "--num-classes", 6)
-    assert done.code == 0 and "note:" not in done.out, done.err
-    assert facts(roibeam, tmp_path / "store")["classes"] == "6, ids only, from objects_id"
-    assert roibeam("store", "copy", tmp_path / "store", tmp_path / "copy").code == 0
-    assert facts(roibeam, tmp_path / "copy")["classes"] == "6, ids only, from objects_id"
+    done = ok(roibeam("store", "import", files["lxmert"], tmp_path / "store", "--num-classes", 6))
+    assert "note:" not in done.out
+    ok(roibeam("store", "copy", tmp_path / "store", tmp_path / "copy"))
+    for name in ("store", "copy"):
+        assert facts(roibeam, tmp_path / name)["classes"] == "6, ids only, from objects_id"
     # The records are the same: only what is said of them differs.
     digests = {FeatureStore(tmp_path / name).manifest.content_digest for name in ("plain", "store", "copy")}
     assert len(digests) == 1
@@ -61,7 +65,7 @@ def test_a_number_stays_with_the_store_and_its_copies(roibeam: Roibeam, files: d
     assert "is another store already" in one_line(other)
 
 
-def test_names_stay_with_the_store_and_its_copies(roibeam: Roibeam, files: dict[str, Path], tmp_path: Path) -> None:
+def test_names_stay_with_the_store_and_its_copies(roibeam: Cli, files: dict[str, Path], tmp_path: Path) -> None:
     assert roibeam("store", "import", files["lxmert"], tmp_path / "store", "--vocab", files["vocab"]).code == 0
     assert roibeam("store", "copy", tmp_path / "store", tmp_path / "copy").code == 0
     for name in ("store", "copy"):
@@ -73,8 +77,8 @@ def test_names_stay_with_the_store_and_its_copies(roibeam: Roibeam, files: dict[
     shown = json.loads(roibeam("store", "show", tmp_path / "store", "first", "--json").out)["regions"]
     assert {region["class"] for region in shown} <= set(NAMES)
     # A list of class names alone, for a file that has its number: attributes stay numbers.
-    done = roibeam("store", "import", files["caffe-cls-prob"], tmp_path / "named", "--vocab", files["names"])
-    assert done.code == 0 and FeatureStore(tmp_path / "named").manifest.attributes is None, done.err
+    ok(roibeam("store", "import", files["caffe-cls-prob"], tmp_path / "named", "--vocab", files["names"]))
+    assert FeatureStore(tmp_path / "named").manifest.attributes is None
 
 
 @pytest.mark.parametrize(
@@ -92,14 +96,12 @@ def test_names_stay_with_the_store_and_its_copies(roibeam: Roibeam, files: dict[
     ],
 )
 def test_what_does_not_fit_the_file_is_one_clear_line(
-    roibeam: Roibeam, files: dict[str, Path], tmp_path: Path, layout: str, options: tuple[object, ...], words: str
+    roibeam: Cli, files: dict[str, Path], tmp_path: Path, layout: str, options: tuple[object, ...], words: str
 ) -> None:
-    (tmp_path / "short.txt").write_text("cat\ndog\n")
-    few = tmp_path / "few"
-    few.mkdir()
-    (few / "objects_vocab.txt").write_text("\n".join(NAMES))
-    (few / "attributes_vocab.txt").write_text("red\n")
-    places = {**files, "short": tmp_path / "short.txt", "few": few}
+    write_text(tmp_path / "short.txt", "cat\ndog\n")
+    write_text(tmp_path / "few" / "objects_vocab.txt", "\n".join(NAMES))
+    write_text(tmp_path / "few" / "attributes_vocab.txt", "red\n")
+    places = {**files, "short": tmp_path / "short.txt", "few": tmp_path / "few"}
     given = [str(option).format(**places) for option in options]
     done = roibeam("store", "import", files[layout], tmp_path / "store", *given)
     assert words in one_line(done) and not (tmp_path / "store" / "manifest.json").exists()
@@ -108,7 +110,7 @@ def test_what_does_not_fit_the_file_is_one_clear_line(
 @pytest.mark.parametrize("format_name", ["lxmert", "lxmert-h5"])
 @pytest.mark.parametrize("names", ["__background__\nNAMES", "NAMES\nbackground\n", '["BG", "NAMES"]'])
 def test_names_without_the_one_of_background(
-    roibeam: Roibeam, files: dict[str, Path], tmp_path: Path, format_name: str, names: str
+    roibeam: Cli, files: dict[str, Path], tmp_path: Path, format_name: str, names: str
 ) -> None:
     """It has no id in a store; with it every region would have the name of the class before or behind."""
     text = names.replace("NAMES", ('", "' if names.startswith("[") else "\n").join(NAMES))
@@ -117,16 +119,16 @@ def test_names_without_the_one_of_background(
     if format_name == "lxmert-h5":
         source = tmp_path / "a.h5"
         format_named("lxmert-h5").write(RECORDS, source)
-    done = roibeam("store", "import", source, tmp_path / "store", "--vocab", tmp_path / "list.txt")
-    assert done.code == 0 and "is left out: background has no number; the first name is 'cat'" in done.err
-    assert FeatureStore(tmp_path / "store").manifest.classes == NAMES
-    assert roibeam("store", "import", source, tmp_path / "plain").code == 0
-    copied = roibeam("store", "copy", tmp_path / "plain", tmp_path / "named", "--vocab", tmp_path / "list.txt")
-    assert copied.code == 0 and "is left out: background has no number" in copied.err
-    assert FeatureStore(tmp_path / "named").manifest.classes == NAMES
+    vocab = ("--vocab", tmp_path / "list.txt")
+    done = ok(roibeam("store", "import", source, tmp_path / "store", *vocab))
+    assert "is left out: background has no number; the first name is 'cat'" in done.err
+    ok(roibeam("store", "import", source, tmp_path / "plain"))
+    copied = ok(roibeam("store", "copy", tmp_path / "plain", tmp_path / "named", *vocab))
+    assert "is left out: background has no number" in copied.err
+    assert all(FeatureStore(tmp_path / name).manifest.classes == NAMES for name in ("store", "named"))
 
 
-def test_where_background_is(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_where_background_is(roibeam: Cli, tmp_path: Path) -> None:
     """Numbers that speak against the layout stop the command; the option decides, and stays with the store."""
     rows = np.full((3, 7), 0.01)
     rows[np.arange(3), [0, 2, 5]] = 0.8
@@ -151,9 +153,8 @@ def test_where_background_is(roibeam: Roibeam, tmp_path: Path) -> None:
     named = ("--vocab", names_file(tmp_path, 7), "--background")
     assert roibeam("store", "import", path, tmp_path / "none", *named, "none").code == 0
     assert FeatureStore(tmp_path / "none").manifest.classes is not None
-    assert "7 classes, but the detector has 6" in one_line(
-        roibeam("store", "import", path, tmp_path / "b", *named, "last")
-    )
+    refused = one_line(roibeam("store", "import", path, tmp_path / "b", *named, "last"))
+    assert "7 classes, but the detector has 6" in refused
 
 
 def names_file(folder: Path, count: int) -> Path:
@@ -161,7 +162,7 @@ def names_file(folder: Path, count: int) -> Path:
     return folder / "names.txt"
 
 
-def test_options_of_reading_that_do_not_fit(roibeam: Roibeam, files: dict[str, Path], tmp_path: Path) -> None:
+def test_options_of_reading_that_do_not_fit(roibeam: Cli, files: dict[str, Path], tmp_path: Path) -> None:
     for layout, options, words in (
         ("caffe", ("--background", "last"), "--background last: "),
         ("lxmert", ("--background", "middle"), "--background 'middle': choose one of first, last, none"),
@@ -178,7 +179,7 @@ def largest_id() -> int:
     return max(int(record.class_ids.max()) for record in RECORDS)
 
 
-def test_number_types_of_bytes(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_number_types_of_bytes(roibeam: Cli, tmp_path: Path) -> None:
     """Float16 in base64 looks like half as many float32; stored so, every number would be nonsense."""
     values = np.random.default_rng(0).normal(size=(4, 6, 32)).astype(np.float32)
     halves = values.astype(np.float16).view(np.float32)
@@ -191,3 +192,67 @@ def test_number_types_of_bytes(roibeam: Roibeam, tmp_path: Path) -> None:
     store = FeatureStore(tmp_path / "store")
     np.testing.assert_array_equal(next(iter(store)).features, values[0].astype(np.float16))
     assert store.manifest.config["options"]["file_feature_dtype"] == "float16"
+
+
+# --- imported files are trained on: no layout leaves a system without anything to do ---
+
+NUM_CLASSES = 6  # of `measured`
+LAYOUTS = [(name, layout) for name in FORMATS for layout in format_named(name).layouts]
+
+
+class Imported(NamedTuple):
+    stores: dict[tuple[str, str], Path]
+    captions: Path
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Imported:
+    """A store of every layout, and captions of its images."""
+    folder = tmp_path_factory.mktemp("imported")
+    records = [measured(f"image{number}", 4, seed=9 * number) for number in range(4)]
+    stores = {}
+    for name, layout in LAYOUTS:
+        found = format_named(name)
+        file = folder / f"{name}-{layout}{found.suffixes[0] if found.suffixes else ''}"
+        found.write(records, file, layout=layout)
+        stores[name, layout] = folder / f"{name}-{layout}-store"
+        import_features(file, stores[name, layout])
+    rows = [f"a {colour} dog\t{record.image_id}.jpg\n" for record in records for colour in ("red", "blue")]
+    (folder / "captions.tsv").write_text("".join(rows))
+    return Imported(stores, folder / "captions.tsv")
+
+
+def check_two_steps(imported: Imported, layout: tuple[str, str], system: str, run: Path) -> None:
+    """Masked regions are predicted by class exactly where the file has classes, and their number is known or given."""
+    with FeatureStore(imported.stores[layout]) as store:
+        with_ids = has_classes(store.fingerprint)
+        distribution = next(iter(store)).class_distribution
+    predicts = SYSTEMS[system].class_objective is not None
+    given = NUM_CLASSES if predicts and with_ids and distribution is None else None
+    read = RequestedData(store=[str(imported.stores[layout])], captions=[str(imported.captions)], num_classes=given)
+    sizes = [word for word in tiny_sizes(system) if word != "--set"]
+    training = RequestedTraining(steps=2, batch_size=4, device="cpu", set=["train.checkpoint_every=2", *sizes])
+    result = run_pretraining(PretrainRequest(run, read, RequestedModel(system=system), training))
+    assert result.training.step == 2 and "masked_words" in result.evaluation
+    assert ("masked_regions" in result.evaluation) == (predicts and with_ids)
+    assert ("masked_region_features" in result.evaluation) == (system == "imagebert")
+    assert result.num_classes == (NUM_CLASSES if predicts and with_ids else 0)
+    off = [note for note in result.notes if "predicts no classes of masked regions" in note]
+    assert len(off) == (predicts and not with_ids)
+    assert all(note in json.loads((run / "config.json").read_text())["recorded"]["notes"] for note in off)
+
+
+@pytest.mark.parametrize("number", range(len(LAYOUTS)), ids=["-".join(layout) for layout in LAYOUTS])
+def test_every_layout_trains_with_one_of_the_systems(imported: Imported, tmp_path: Path, number: int) -> None:
+    """Guards that what any reader gives can be trained on; all systems come, each with some layouts."""
+    assert len(LAYOUTS) >= len(SYSTEMS)
+    check_two_steps(imported, LAYOUTS[number], list(SYSTEMS)[number % len(SYSTEMS)], tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("layout", LAYOUTS, ids="-".join)
+def test_every_layout_trains_with_every_system(
+    imported: Imported, tmp_path: Path, layout: tuple[str, str], system: str
+) -> None:
+    check_two_steps(imported, layout, system, tmp_path / "run")

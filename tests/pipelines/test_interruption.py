@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,8 +18,8 @@ from roibeam.pipelines.common.console import termination
 from roibeam.pipelines.common.console.termination import command_of, resume_hint, set_resume_hint, typed_again
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
 ROIBEAM = str(Path(sys.executable).with_name("roibeam"))
+WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM"}
 
 
 def test_the_line_tells_by_command_what_is_kept_and_quotes_what_was_typed() -> None:
@@ -80,13 +79,12 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", WORDS)
 def test_a_world_drawn_by_processes_ends_without_their_tracebacks(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "world"
     ended = Ended(toyworld(out, "--workers", "2"), number, lambda: any(out.rglob("*.jpg")), to_group=True)
     assert ended.code == 128 + number
-    what = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
-    ended.assert_told(what, "the pictures drawn so far stay")
+    ended.assert_told(WORDS[number], "the pictures drawn so far stay")
 
 
 @pytest.mark.slow
@@ -118,9 +116,16 @@ def test_a_training_run_that_is_still_loading_ends_too(tmp_path: Path, number: s
     labels.write_text("a line of text\n" * 200_000)
     ended = Ended(arguments, number, lambda: time.monotonic() - started > 3, to_group=True)
     assert ended.code == 128 + number
-    what = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
-    assert f"roibeam: {what}" in ended.said.splitlines()[-1] or f"stopped by {number.name}" in ended.said
-    assert "Traceback" not in ended.said and "pretrain" in ended.said.splitlines()[-1]
+    last = ended.said.splitlines()[-1]
+    assert f"roibeam: {WORDS[number]}" in last or f"stopped by {number.name}" in ended.said
+    assert "Traceback" not in ended.said and "pretrain" in last
+
+
+def printed_by(code: str) -> str:
+    """By a process that ends without a word of error."""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stderr == ""
+    return ended.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -143,8 +148,7 @@ try:
 except KeyboardInterrupt:
     print("heard", exit_code())
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (ended.stdout, ended.stderr) == (f"heard {128 + number}\n", "")
+    assert printed_by(code) == f"heard {128 + number}\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -164,24 +168,22 @@ try:
 except KeyboardInterrupt:
     print("heard", exit_code(), imported.done)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ended.stdout, ended.stderr) == (f"heard {128 + number} True\n", "")
+    assert printed_by(code) == f"heard {128 + number} True\n"
 
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_three_seconds_later_interrupts_an_import_too(tmp_path: Path) -> None:
     """An import that hangs, as on a network's file system. What is sent again by ourselves is no second one."""
-    lines = [
-        "import os, time",
-        "started = time.monotonic()",
-        "os.kill(os.getpid(), 2)",
-        "while time.monotonic() - started < 4:",
-        "    time.sleep(0.05)",
-        "print('still there', flush=True)",
-        "os.kill(os.getpid(), 2)",
-        "time.sleep(20)",
-    ]
-    (tmp_path / "imported.py").write_text("\n".join(lines))
+    (tmp_path / "imported.py").write_text("""
+import os, time
+started = time.monotonic()
+os.kill(os.getpid(), 2)
+while time.monotonic() - started < 4:
+    time.sleep(0.05)
+print("still there", flush=True)
+os.kill(os.getpid(), 2)
+time.sleep(20)
+""")
     code = f"""
 import sys, time
 from roibeam.pipelines.common.console.termination import stop_as_by_ctrl_c
@@ -194,5 +196,4 @@ try:
 except KeyboardInterrupt:
     print("interrupted", time.monotonic() - started < 15)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ended.stdout, ended.stderr) == ("still there\ninterrupted True\n", "")
+    assert printed_by(code) == "still there\ninterrupted True\n"

@@ -14,11 +14,11 @@ import torch
 from accelerate import Accelerator
 from end_to_end_examples import RELEASE as CHOICES
 from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, FEW, labelled_batches, write_labelled
-from photo_store import PhotoStore, write_photo_store
+from photo_store import PhotoStore
 from test_end_to_end_task import make_task, vlbert
 
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
-from roibeam.extraction.training.batch_losses import LOSSES, DetectorHeads, DetectorTraining, load_heads, new_heads
+from roibeam.extraction.training.batch_losses import DetectorHeads, DetectorTraining, load_heads, new_heads
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.end_to_end import EndToEndModel
@@ -40,11 +40,6 @@ from roibeam.pipelines.training.train_step import blame
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 WEIGHTS = LossWeights(objectness=0.5, proposal_boxes=2.0, classes=1.5, region_boxes=0.25, attributes=3.0)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
-    return write_photo_store(tmp_path_factory.mktemp("world"), feature_dim=DETECTOR.feature_dim)
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +98,10 @@ def test_losses_are_those_of_model_and_detector_apart(made: PhotoStore, photos: 
         want = getattr(WEIGHTS, name) * values.mean()
         torch.testing.assert_close(together.losses[DETECTION_PREFIX + name].mean, want, rtol=1e-6, atol=0)
         assert want.item() > 0, name
-    assert {DETECTION_PREFIX + name for name in alone.losses} | set(plain(batch.rows, batch.images).losses) == set(
-        together.losses
-    )
-    assert {name for name in together.metrics if name.startswith(DETECTION_PREFIX)} == {
-        DETECTION_PREFIX + name for name in alone.metrics
-    }
+    labelled = {DETECTION_PREFIX + name for name in alone.losses}
+    assert labelled | set(plain(batch.rows, batch.images).losses) == set(together.losses)
+    told = {name for name in together.metrics if name.startswith(DETECTION_PREFIX)}
+    assert told == {DETECTION_PREFIX + name for name in alone.metrics}
 
 
 def test_gradients_of_both_add_up_in_the_encoder(made: PhotoStore, photos: LabelledPhotos) -> None:
@@ -141,16 +134,6 @@ def test_frozen_stages_get_no_gradient_of_the_detector(
     assert all(torch.isfinite(each).all() for each in moved.values())
 
 
-def test_weights_of_zero_leave_losses_and_gradients_of_the_model(made: PhotoStore, photos: LabelledPhotos) -> None:
-    nothing = LossWeights(**dict.fromkeys(LOSSES, 0.0))
-    task = task_on(made, photos, weights=nothing)
-    batch, joint = taken(task, 1)[0], task.model
-    with_labels = gradients(joint, task.losses(joint, batch))
-    without = gradients(joint, task.losses(joint, dataclasses.replace(batch, labelled=None)))
-    assert all(torch.equal(with_labels[name], without[name]) for name in without)
-    assert not any(with_labels[name].any() for name in with_labels.keys() - without.keys())
-
-
 def test_one_part_may_be_left_out_and_others_refused() -> None:
     with pytest.raises(ValueError, match=r"the weight classes is -1\.0; it must not be negative"):
         LossWeights(classes=-1.0)
@@ -165,9 +148,8 @@ def test_one_part_may_be_left_out_and_others_refused() -> None:
 def test_heads_decay_as_in_a_detector_s_training(made: PhotoStore, photos: LabelledPhotos) -> None:
     task = task_on(made, photos)
     rest, weights, biases = (group["params"] for group in task.parameter_groups())
-    assert {id(each) for group in (rest, weights, biases) for each in group} == {
-        id(each) for each in task.model.parameters() if each.requires_grad
-    }
+    trained = {id(each) for each in task.model.parameters() if each.requires_grad}
+    assert {id(each) for each in (*rest, *weights, *biases)} == trained
     assert {id(each) for each in (*weights, *biases)} == {id(each) for each in task.model.detection.parameters()}
     assert task.parameter_groups()[2]["weight_decay"] == 0.0 and all(each.ndim == 1 for each in biases)
 
@@ -277,9 +259,8 @@ def test_a_checkpoint_brings_the_whole_detector_back(made: PhotoStore, photos: L
     for name, term in task.losses(joint, batch).losses.items():
         assert torch.equal(term.total, task.losses(again, batch).losses[name].total), name
     # Every number of a whole detector stands in it, under the names of a detector's file.
-    parts = [
-        {n.removeprefix(p): t for n, t in ours.items() if n.startswith(p)} for p in ("region_encoder.", "detectio")
-    ]
+    prefixes = ("region_encoder.", "detectio")
+    parts = [{n.removeprefix(p): t for n, t in ours.items() if n.startswith(p)} for p in prefixes]
     whole = joint.detection.detector(joint.region_encoder).state_dict()
     assert whole.keys() == {*parts[0], *(name.removeprefix("n.") for name in parts[1])}
 
@@ -324,7 +305,6 @@ def test_heads_and_encoder_are_the_detector_of_the_same_file(photos: LabelledPho
 def test_new_heads_follow_from_the_seed() -> None:
     first, again, other = (new_heads(DETECTOR, COMPUTES, seed=seed).state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(
-        first["roi_heads.box_predictor.cls_score.weight"], other["roi_heads.box_predictor.cls_score.weight"]
-    )
+    scores = "roi_heads.box_predictor.cls_score.weight"
+    assert not torch.equal(first[scores], other[scores])
     assert set(first) == set(DetectorHeads(DETECTOR, COMPUTES).state_dict())

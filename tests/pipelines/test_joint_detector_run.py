@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, FEW, write_instances, write_labelled
-from photo_store import CAPTIONS, PhotoStore, write_photo_store
+from photo_store import PhotoStore
 from safetensors.torch import load_file
 from test_end_to_end_run import TRAIN, assert_same, log, run
 from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, ok, one_line
@@ -38,11 +38,6 @@ RULES = LabelledRules(photos_per_caption=0.5, short_edges=(32, 48))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
-    return write_photo_store(tmp_path_factory.mktemp("world"), feature_dim=DETECTOR.feature_dim)
-
-
-@pytest.fixture(scope="module")
 def labels(tmp_path_factory: pytest.TempPathFactory) -> LabelledPhotos:
     return write_labelled(tmp_path_factory.mktemp("labels") / "photos")
 
@@ -53,10 +48,8 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> JudgedPhotos:
 
 
 def through(part: DetectorPart | None) -> EndToEnd:
-    choices = EndToEndChoices(whole_image="box")
-    return EndToEnd(
-        DETECTOR, COMPUTES, "random:1", choices=choices, photos=PhotoRules(short_edges=(32, 48)), detector=part
-    )
+    choices, photos = EndToEndChoices(whole_image="box"), PhotoRules(short_edges=(32, 48))
+    return EndToEnd(DETECTOR, COMPUTES, "random:1", choices=choices, photos=photos, detector=part)
 
 
 def weights_of(done: PretrainResult, part: str) -> dict[str, torch.Tensor]:
@@ -105,11 +98,9 @@ def test_the_detector_trains_its_heads_and_the_encoder(
 
 
 def test_weights_of_zero_are_a_run_without_labels(made: PhotoStore, labels: LabelledPhotos, tmp_path: Path) -> None:
-    nothing = LossWeights(**dict.fromkeys(LOSSES, 0.0))
+    part = DetectorPart(labels, None, RULES, LossWeights(**dict.fromkeys(LOSSES, 0.0)), FEW)
     train = dataclasses.replace(TRAIN, clip_norm=0.0)  # a norm over more numbers is rounded otherwise
-    ours = run(
-        made, tmp_path / "zero", train=train, end_to_end=through(DetectorPart(labels, None, RULES, nothing, FEW))
-    )
+    ours = run(made, tmp_path / "zero", train=train, end_to_end=through(part))
     theirs = run(made, tmp_path / "none", train=train, end_to_end=through(None))
     for part in ("model.", "region_encoder."):
         left, right = weights_of(ours, part), weights_of(theirs, part)
@@ -173,9 +164,8 @@ def test_heads_that_are_not_trained_are_judged_around_the_encoder(
     joint = load_joint(done.training.checkpoint / "model")
     first = build_detector(DETECTOR, weights="random:1", conventions=COMPUTES)
     assert done.detector["before"] == figures(first, judged)
-    state = {
-        name: tensor for name, tensor in first.state_dict().items() if "res5" not in name and "backbone" not in name
-    }
+    kept = [name for name in first.state_dict() if "res5" not in name and "backbone" not in name]
+    state = {name: first.state_dict()[name] for name in kept}
     first.load_state_dict({**region_encoder_of(joint).state_dict(), **state})
     assert done.detector["after"] == figures(first, judged)
 
@@ -213,9 +203,7 @@ def test_what_the_labels_lack_is_told(labels: LabelledPhotos) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path, made: PhotoStore) -> Path:
-    rows = [f"{caption}\tphoto-{number}" for number, caption in enumerate(CAPTIONS)]
-    (tmp_path / "captions.tsv").write_text("\n".join(rows) + "\n")
+def world(tmp_path: Path) -> Path:
     write_instances(write_labelled(tmp_path / "train"), tmp_path / "train" / "labels.json")
     write_instances(write_labelled(tmp_path / "val", first=10), tmp_path / "val" / "labels.json")
     return tmp_path
@@ -223,17 +211,11 @@ def world(tmp_path: Path, made: PhotoStore) -> Path:
 
 def test_a_run_by_the_command_line(roibeam: Cli, made: PhotoStore, world: Path) -> None:
     """COCO's labels and new heads; then a second stage goes on from the first, heads and all."""
-    options = ("--store", made.path, "--captions", world / "captions.tsv", *TINY_JOINT, "--device", "cpu")
+    options = ("--store", made.path, "--captions", made.captions, *TINY_JOINT, "--device", "cpu")
     labels = ("--labels", world / "train" / "labels.json", "--judge-labels", world / "val" / "labels.json")
-    new = (
-        "--set",
-        "labelled.heads=new",
-        "--set",
-        "detection.classes=0.5",
-        "--set",
-        "detection_sampling.regions_per_image=8",
-    )
-    done = ok(roibeam("pretrain", world / "run", *options, *TINY_ENCODER, *labels, *new, "--max-judge-images", 2))
+    new = ("labelled.heads=new", "detection.classes=0.5", "detection_sampling.regions_per_image=8")
+    more = ("--max-judge-images", 2, *(word for each in new for word in ("--set", each)))
+    done = ok(roibeam("pretrain", world / "run", *options, *TINY_ENCODER, *labels, *more))
     assert "the detector on 2 held-out photos, before and after" in done.out and "  mAP@0.5   " in done.out
     config = json.loads((world / "run" / "config.json").read_text())["task"]
     assert config["model"]["detection"] == {"class_names": list(CLASSES), "attribute_names": []}
@@ -257,48 +239,34 @@ def test_a_run_by_the_command_line(roibeam: Cli, made: PhotoStore, world: Path) 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--labels", "{labels}"], "--labels is for --end-to-end"),
-        ([*TINY_ENCODER, "--labels-photos", "{tmp}"], "--labels-photos is for --labels; name the labels"),
-        ([*TINY_ENCODER, "--max-judge-images", "3"], "--max-judge-images is for --judge-labels"),
-        ([*TINY_ENCODER, "--set", "detection.classes=2"], "no section 'detection'"),
+        ("--labels {labels}", "--labels is for --end-to-end"),
+        ("--labels-photos {tmp}", "--labels-photos is for --labels; name the labels"),
+        ("--max-judge-images 3", "--max-judge-images is for --judge-labels"),
+        ("--set detection.classes=2", "no section 'detection'"),
+        ("--labels {labels}", "the labels have 3 classes and 12 attributes, the detector 20 and 12"),
+        ("--labels {labels} --set detection.classes=-1", "the weight classes is -1"),
+        ("--labels {labels} --set detection.boxes=1", "no field 'boxes'; choose one of"),
+        ("--labels {labels} --judge-labels {labels}", "5 photos of --judge-labels are trained"),
+        ("--labels {tmp}/none.json", "none.json"),
+        ("--labels {labels} --labels-photos {tmp}", "--labels-photos names the folder of the photos"),
         (
-            [*TINY_ENCODER, "--labels", "{labels}"],
-            "the labels have 3 classes and 12 attributes, the detector 20 and 12",
-        ),
-        ([*TINY_ENCODER, "--labels", "{labels}", "--set", "detection.classes=-1"], "the weight classes is -1"),
-        (
-            [*TINY_ENCODER, "--labels", "{labels}", "--set", "detection.boxes=1"],
-            "no field 'boxes'; choose one of",
-        ),
-        (
-            [*TINY_ENCODER, "--labels", "{labels}", "--judge-labels", "{labels}"],
-            "5 photos of --judge-labels are trained",
-        ),
-        ([*TINY_ENCODER, "--labels", "{tmp}/none.json"], "none.json"),
-        (
-            [*TINY_ENCODER, "--labels", "{labels}", "--labels-photos", "{tmp}"],
-            "--labels-photos names the folder of the photos",
-        ),
-        (
-            [*TINY_ENCODER, "--judge-labels", "{labels}", "--judge-photos", "{tmp}", "--max-judge-images", "2"],
+            "--judge-labels {labels} --judge-photos {tmp} --max-judge-images 2",
             "2 of the 2 photos of {labels} are not in {tmp}: ",
         ),
     ],
 )
-def test_user_errors_are_one_clear_line(
-    roibeam: Cli, made: PhotoStore, world: Path, options: list[Any], words: str
-) -> None:
+def test_user_errors_are_one_clear_line(roibeam: Cli, made: PhotoStore, world: Path, options: str, words: str) -> None:
     places = {"tmp": world, "labels": world / "train" / "labels.json"}
-    given = ("--store", made.path, "--captions", world / "captions.tsv", *TINY_JOINT)
-    assert words.format(**places) in one_line(
-        roibeam("pretrain", world / "run", *given, *(str(each).format(**places) for each in options))
-    )
+    given = ["--store", made.path, "--captions", made.captions, *TINY_JOINT]
+    given += [] if words.endswith("--end-to-end") else TINY_ENCODER
+    refused = one_line(roibeam("pretrain", world / "run", *given, *(each.format(**places) for each in options.split())))
+    assert words.format(**places) in refused
     assert not (world / "run" / "log.jsonl").exists()
 
 
 def test_labelled_photos_that_are_held_out(roibeam: Cli, made: PhotoStore, world: Path) -> None:
     (world / "ids.txt").write_text("labelled-1\nlabelled-3\n")
-    options = ("--store", made.path, "--captions", world / "captions.tsv", *TINY_JOINT, *TINY_ENCODER)
+    options = ("--store", made.path, "--captions", made.captions, *TINY_JOINT, *TINY_ENCODER)
     options += ("--labels", world / "train" / "labels.json", "--set", "labelled.heads=new", "--device", "cpu")
     options += ("--held-out", f"list={world / 'ids.txt'}")
     refused = one_line(roibeam("pretrain", world / "run", *options))

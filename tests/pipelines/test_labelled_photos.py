@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from labelled_world import write_instances, write_labelled
 from PIL import Image
+from tiny_commands import ok
 
 from roibeam.pipelines.data.datasets.coco import read_coco_boxes
-from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, look_at_photos, open_labelled_photos, read_photo
 
 
@@ -30,11 +30,7 @@ def opened(coco: SimpleNamespace, **looked: str) -> LabelledPhotos:
     """The photos of the file as it was changed; with `exif` their headers are looked at, too."""
     coco.path.write_text(json.dumps(coco.content))
     photos = open_labelled_photos(str(coco.path))
-    return look_at_photos(photos, looked["exif"], is_needed=has_objects) if looked else photos
-
-
-def has_objects(image: LabelledImage) -> bool:
-    return bool((~image.ignored).any())
+    return look_at_photos(photos, looked["exif"], is_needed=lambda image: (~image.ignored).any()) if looked else photos
 
 
 def error_of(coco: SimpleNamespace, **looked: str) -> str:
@@ -162,9 +158,8 @@ def test_a_photo_of_another_size_names_its_exif_tag(coco: SimpleNamespace) -> No
     entry["file_name"] = "labelled-0.jpg"
     turned(coco.folder / "labelled-0.jpg", pixels_hw=(48, 64))
     message = error_of(coco, exif="applied")
-    assert (
-        "48x64 pixels, its labels were made for 64x48; its EXIF tag turned it: --set conventions.exif_orie" in message
-    )
+    told = "48x64 pixels, its labels were made for 64x48; its EXIF tag turned it: --set conventions.exif_orie"
+    assert told in message
     assert "conventions.exif_orientation=ignored" in message
     assert opened(coco, exif="ignored").images[0].image_hw == (48, 64)
     entry["height"], entry["width"] = 64, 48
@@ -221,8 +216,7 @@ def test_the_commands_tell_it_before_the_first_step(roibeam: Any, coco: SimpleNa
         "--set", "detector.short_edge=48", "--set", "detector.long_edge=64", "--set", "train.checkpoint_every=0",
         "--set", "detector.proposals_before_nms=60", "--set", "detector.proposals_after_nms=20",
     ]  # fmt: skip
-    done = roibeam("detector", "train", tmp_path / "run", "--labels", coco.path, *options, "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("detector", "train", tmp_path / "run", "--labels", coco.path, *options, "--json"))
     assert "left out of the labels: 1 x box without area" in done.err
     assert json.loads(done.out)["labels"]["left_out"] == {"box without area": 1}
     recorded = json.loads((tmp_path / "run" / "config.json").read_text())["recorded"]
@@ -239,8 +233,7 @@ def test_the_commands_tell_it_before_the_first_step(roibeam: Any, coco: SimpleNa
 
 def test_read_photo_names_no_option_of_another_command(coco: SimpleNamespace) -> None:
     photos = opened(coco)
-    with pytest.raises(
-        ValueError, match=r"gone/labelled-0\.png: No such file or directory; put the photo there"
-    ) as said:
+    words = r"gone/labelled-0\.png: No such file or directory; put the photo there"
+    with pytest.raises(ValueError, match=words) as said:
         read_photo(photos.images[0], str(coco.folder / "gone"), "applied")
     assert "pretrain" not in str(said.value)

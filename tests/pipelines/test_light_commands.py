@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from forks import run_script
 from json_lines import json_lines
+from test_help import LEAVES
 from tiny_commands import Pictures
-from typer.main import get_command
 from wrong_calls import WrongCall, calls_with_wrong_files, calls_with_wrong_names, make_wrong_files
 
-from roibeam.pipelines.cli.commands import app
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
@@ -31,17 +29,8 @@ class Ran(NamedTuple):
     heavy: list[str]
 
 
-def leaves(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command with the words that call it."""
-    if not hasattr(command, "commands"):
-        yield path, command
-        return
-    for name, each in command.commands.items():
-        yield from leaves(each, *path, name)
-
-
-LEAVES = dict(leaves(get_command(app)))
-WITH_JSON = {path for path, each in LEAVES.items() if any("--json" in parameter.opts for parameter in each.params)}
+PATHS = {tuple(path.split()): command for path, command in LEAVES.items()}
+WITH_JSON = {path for path, each in PATHS.items() if any("--json" in parameter.opts for parameter in each.params)}
 
 
 def right_calls(pictures: Pictures, folder: Path) -> list[Words]:
@@ -153,7 +142,7 @@ def ran(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     shutil.copytree(pictures.store, folder / "whole")
     make_wrong_files(pictures, folder)
     calls: dict[str, list[Words]] = {
-        "help": [("--version",), *((*path, "--help") for path in LEAVES)],
+        "help": [("--version",), *((*path, "--help") for path in PATHS)],
         "right": right_calls(pictures, folder),
         "recipe": [("recipes", name, "--json") for name in (*RECIPES, *TASK_RECIPES)],
         "shown": [("recipes", "vlbert-paper"), ("recipes", "vlbert-vqa"), ("recipes",)],
@@ -219,6 +208,7 @@ def test_a_wrong_call_is_told_in_two_lines_what_was_wrong_and_the_cure(
         short = call.err.replace(str(folder), "tmp").replace(str(pictures.photos.parent), "tmp")
         assert short.count("\n") <= 2 and len(short) <= 420, (len(short), short)
         assert len(short.splitlines()[-1]) <= 330, (len(short), short)
+    assert not (folder / "new").exists()  # where most of them would have written
 
 
 def test_every_command_with_json_is_asked_for_it(ran: dict[str, list[Ran]]) -> None:

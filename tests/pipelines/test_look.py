@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from tiny_commands import Pictures, one_line
+from tiny_commands import Cli, Pictures, ok, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.common.plot import write_picture
 from roibeam.pipelines.extract.one_photo import detect_photo
 from roibeam.pipelines.extract.request import RequestedDetector
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture
@@ -32,10 +28,9 @@ def photo(pictures: Pictures) -> Path:
     return sorted(pictures.photos.iterdir())[0]
 
 
-def test_one_photo(photo: Path, folder: Path, roibeam: Run, tiny_network: tuple[str, ...]) -> None:
+def test_one_photo(photo: Path, folder: Path, roibeam: Cli, tiny_network: tuple[str, ...]) -> None:
     """The regions are those that `extract` stores; the picture is the photo but for what was drawn."""
-    done = roibeam("look", photo, "--max-regions", 3, *tiny_network)
-    assert done.code == 0, done.err
+    done = ok(roibeam("look", photo, "--max-regions", 3, *tiny_network))
     assert f"{photo.stem}.regions.png   the photo with the best regions" in done.out
     assert "note: Random weights. The detector was not trained: boxes, names and scores mean nothing" in done.out
     drawn, pixels = cv2.imread(str(folder / f"{photo.stem}.regions.png")), cv2.imread(str(photo))
@@ -58,9 +53,8 @@ def test_the_regions_are_those_that_a_store_of_the_photo_has(pictures: Pictures,
     assert "data:image/jpeg;base64," in shown and "mean nothing" in shown and len(shown) < 200_000
 
 
-def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, folder: Path, roibeam: Run) -> None:
-    done = roibeam("look", photo, "--out", "out.png")
-    assert done.code == 0, done.err
+def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, folder: Path, roibeam: Cli) -> None:
+    done = ok(roibeam("look", photo, "--out", "out.png"))
     (note,) = [line for line in done.out.splitlines() if line.startswith("note: ")]
     assert "The toy detector knows the drawn world only" in note and "scores mean nothing" in note
 
@@ -81,7 +75,7 @@ def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, fol
     ],
 )
 def test_what_cannot_be_is_one_line_and_writes_nothing(
-    words: tuple[str, ...], message: str, photo: Path, folder: Path, roibeam: Run
+    words: tuple[str, ...], message: str, photo: Path, folder: Path, roibeam: Cli
 ) -> None:
     cv2.imwrite("taken.png", np.zeros((9, 9, 3), np.uint8))
     Path("folder.png").mkdir()
@@ -105,10 +99,10 @@ def test_a_picture_takes_the_place_of_one_of_ours_only(folder: Path) -> None:
 
 
 def test_store_show_draws_on_the_photo_that_the_store_knows(
-    pictures: Pictures, photo: Path, folder: Path, roibeam: Run
+    pictures: Pictures, photo: Path, folder: Path, roibeam: Cli
 ) -> None:
-    done = roibeam("store", "show", pictures.store, photo.stem, "--draw", "a.png")
-    assert done.code == 0 and done.out.splitlines()[-1] == "a.png   the photo with its regions", done.err
+    done = ok(roibeam("store", "show", pictures.store, photo.stem, "--draw", "a.png"))
+    assert done.out.splitlines()[-1] == "a.png   the photo with its regions"
     with FeatureStore(pictures.store) as store:
         assert (cv2.imread("a.png") == store.draw(photo.stem, photo, max_regions=10)).all()
     moved = shutil.copytree(pictures.store, folder / "moved", ignore=shutil.ignore_patterns("plan*"))
@@ -116,9 +110,8 @@ def test_store_show_draws_on_the_photo_that_the_store_knows(
     assert "d.png   a blank page with" in roibeam(*show, "--draw", "d.png", "--photo", "none").out
     assert f"no image 'x' in {moved}; the first is " in one_line(roibeam("store", "show", moved, "x"))
     assert photo.stem in roibeam("store", "ids", moved).out.splitlines()
-    assert "does not say where its photos lie; name the photo with --photo" in one_line(
-        roibeam(*show, "--draw", "b.png")
-    )
+    unnamed = one_line(roibeam(*show, "--draw", "b.png"))
+    assert "does not say where its photos lie; name the photo with --photo" in unnamed
     done = roibeam(*show, "--draw", "b.png", "--photo", photo, "--json")
     assert json.loads(done.out)["picture"] == "b.png" and Path("b.png").read_bytes() == Path("a.png").read_bytes()
     assert "--photo is for --draw" in one_line(roibeam(*show, "--photo", photo))

@@ -150,10 +150,6 @@ def test_percents_of_vqa_are_compared_at_the_decimals_of_the_case(tmp_path: Path
 # By hand
 
 
-def people(*answers: str) -> list[HumanAnswer]:
-    return [HumanAnswer(answer, "yes", number) for number, answer in enumerate(answers, 1)]
-
-
 @pytest.mark.parametrize(
     ("predicted", "answers", "accuracy"),
     [
@@ -167,7 +163,7 @@ def people(*answers: str) -> list[HumanAnswer]:
     ],
 )
 def test_accuracy_leaves_one_person_out(predicted: str, answers: list[str], accuracy: float) -> None:
-    told = people(*answers)
+    told = [HumanAnswer(answer, "yes", number) for number, answer in enumerate(answers, 1)]
     before = list(told)
     assert answer_accuracy(predicted, told) == pytest.approx(accuracy)
     assert told == before  # the official object changes its answers, so that a second file scores otherwise
@@ -189,12 +185,7 @@ def test_targets_look_answers_up_as_written() -> None:
 
 
 def test_both_choices_of_one_question_count_and_not_the_product() -> None:
-    rows = [
-        ChosenRow(0, 0, 0, 1, "a"),
-        ChosenRow(0, 1, 1, 1, "a"),
-        ChosenRow(2, 3, 2, 3, "b"),
-        ChosenRow(0, 0, 1, 1, "b"),
-    ]
+    rows = [ChosenRow(*row) for row in ((0, 0, 0, 1, "a"), (0, 1, 1, 1, "a"), (2, 3, 2, 3, "b"), (0, 0, 1, 1, "b"))]
     assert {name: each.mean for name, each in vcr_measures(rows).items()} == {"Q->A": 0.5, "QA->R": 0.5, "Q->AR": 0.25}
     assert best_choice([0.1, 0.4, 0.4, 0.1]) == 1
 

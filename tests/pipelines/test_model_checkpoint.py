@@ -31,33 +31,19 @@ from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.model_files.published_models import COORDINATE_EMBEDDING_SIZE, writer_of
 
 BERT = {
-    "vocab_size": 60,
-    "hidden_size": 128,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 48,
+    "vocab_size": 60, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 48,
     "max_position_embeddings": 20,
-}
+}  # fmt: skip
 FEATURES = {"region_feature_size": 12}
 VLBERT: dict[str, Any] = BERT | FEATURES | {"coordinate_embedding_size": COORDINATE_EMBEDDING_SIZE}
 VILBERT = BERT | FEATURES | {
-    "image_hidden_size": 32,
-    "image_num_hidden_layers": 2,
-    "image_num_attention_heads": 8,
-    "image_intermediate_size": 24,
-    "co_attention_size": 40,
-    "co_attention_num_heads": 8,
-    "text_co_attention": (1, 2),
-    "image_co_attention": (0, 1),
-    "region_target_size": 7,
+    "image_hidden_size": 32, "image_num_hidden_layers": 2, "image_num_attention_heads": 8,
+    "image_intermediate_size": 24, "co_attention_size": 40, "co_attention_num_heads": 8, "text_co_attention": (1, 2),
+    "image_co_attention": (0, 1), "region_target_size": 7,
 }  # fmt: skip
 INTERBERT = BERT | FEATURES | {
-    "num_hidden_layers": 6,
-    "text_num_hidden_layers": 2,
-    "image_num_hidden_layers": 1,
-    "image_intermediate_size": 24,
-    "pooled_size": 20,
-    "region_target_size": 7,
+    "num_hidden_layers": 6, "text_num_hidden_layers": 2, "image_num_hidden_layers": 1, "image_intermediate_size": 24,
+    "pooled_size": 20, "region_target_size": 7,
 }  # fmt: skip
 MT = {"num_gqa_answers": 5, "num_task_tokens": 20, "whole_image_count": "visible", "masked_loss_pairs": "matched"}
 PUBLISHED = {
@@ -143,27 +129,18 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     features = torch.randn(2, 3, 12)
     with torch.no_grad():
         want = theirs(input_ids=ids, visual_embeds=features, visual_attention_mask=torch.ones(2, 3)).prediction_logits
-        batch = plain_batch(ids, features)
+        batch = VLBatch(
+            text_ids=ids, text_mask=torch.ones_like(ids, dtype=torch.bool), text_segments=torch.zeros_like(ids),
+            region_features=features, region_boxes=torch.tensor([1.0, 1.0, 9.0, 9.0]).expand(2, 3, 4),
+            region_mask=torch.ones(2, 3, dtype=torch.bool), image_hw=torch.full((2, 2), 20.0),
+            masked_regions=torch.zeros(2, 3, dtype=torch.bool),
+        )  # fmt: skip
         got = found.model.word_logits(found.model.encode(batch).text_states)
     torch.testing.assert_close(got, want[:, :5], rtol=0, atol=1e-5)
 
 
 def save(tensors: dict[str, Tensor], path: Path) -> None:
     save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)  # refuses shared memory
-
-
-def plain_batch(ids: Tensor, features: Tensor) -> VLBatch:
-    rows, regions = features.shape[:2]
-    return VLBatch(
-        text_ids=ids,
-        text_mask=torch.ones_like(ids, dtype=torch.bool),
-        text_segments=torch.zeros_like(ids),
-        region_features=features,
-        region_boxes=torch.tensor([1.0, 1.0, 9.0, 9.0]).expand(rows, regions, 4),
-        region_mask=torch.ones(rows, regions, dtype=torch.bool),
-        image_hw=torch.full((rows, 2), 20.0),
-        masked_regions=torch.zeros(rows, regions, dtype=torch.bool),
-    )
 
 
 def test_the_names_of_uclas_files(tmp_path: Path) -> None:
@@ -259,36 +236,35 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
         return message
 
     official = writer_of(model := PUBLISHED["ViLBERT"]()).to_official(model)
-    save({"a.weight": torch.zeros(1)}, tmp_path / "other.safetensors")
-    assert "of no published model; known are VL-BERT" in refused(tmp_path / "other.safetensors")
-    short = {name: t for name, t in official.items() if "v_pooler" not in name}
-    save(short, tmp_path / "short.safetensors")
-    said = refused(tmp_path / "short.safetensors")
-    assert "parameter vilbert.pooler.image.weight: the file has none" in said and "; besides, 1 parameter more" in said
     name = next(iter(official))
-    save(official | {name: torch.full_like(official[name], torch.nan)}, tmp_path / "nan.safetensors")
-    assert f"parameter {name} holds NaN or infinity" in refused(tmp_path / "nan.safetensors")
-    shorter = {name: t for name, t in official.items() if "t_pooler" not in name}
-    save(shorter, tmp_path / "shorter.safetensors")
-    assert "no parameter for 'vilbert.pooler.text.weight'" in refused(tmp_path / "shorter.safetensors")
-    save(official | {"bert.encoder.extra": torch.zeros(1)}, tmp_path / "more.safetensors")
-    assert "'bert.encoder.extra' is not one of" in refused(tmp_path / "more.safetensors")
+    short, shorter = ({key: t for key, t in official.items() if part not in key} for part in ("v_pooler", "t_pooler"))
+    missing = ("parameter vilbert.pooler.image.weight: the file has none", "; besides, 1 parameter more")
+    path = tmp_path / "a.safetensors"
+    for tensors, *words in (
+        ({"a.weight": torch.zeros(1)}, "of no published model; known are VL-BERT"),
+        (short, *missing),
+        (official | {name: torch.full_like(official[name], torch.nan)}, f"parameter {name} holds NaN or infinity"),
+        (shorter, "no parameter for 'vilbert.pooler.text.weight'"),
+        (official | {"bert.encoder.extra": torch.zeros(1)}, "'bert.encoder.extra' is not one of"),
+    ):
+        save(tensors, path)
+        message = refused(path)
+        assert all(each in message for each in words), message
     (tmp_path / "empty").mkdir()
     assert "no config.json" in refused(tmp_path / "empty")
     model.save_pretrained(tmp_path / "model")
-    assert "--config is for official files" in refused(tmp_path / "model", options=tmp_path / "model" / "config.json")
-    settings = json.loads((tmp_path / "model" / "config.json").read_text())
-    (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"hidden_size": 64}))
-    assert "parameter vilbert." in refused(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"image_num_hidden_layers": 10**7}))
-    assert "the config makes it a model of more than" in refused(tmp_path / "model")  # in milliseconds
-    (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"vocab_size": 10**400}))
-    assert "model: its configuration makes no model: " in refused(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"hidden_dropout": float("nan")}))
-    assert "hidden_dropout must be of type float, got nan" in refused(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"hiden_size": 64}))
-    assert "unknown field 'hiden_size'" in refused(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text(json.dumps(settings | {"architectures": ["ViLbertForAll"]}))
-    assert "architecture 'ViLbertForAll' is unknown" in refused(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text("[]")
+    config = tmp_path / "model" / "config.json"
+    assert "--config is for official files" in refused(tmp_path / "model", options=config)
+    settings = json.loads(config.read_text())
+    for changes, words in (
+        ({"hidden_size": 64}, "parameter vilbert."),
+        ({"image_num_hidden_layers": 10**7}, "the config makes it a model of more than"),  # in milliseconds
+        ({"vocab_size": 10**400}, "model: its configuration makes no model: "),
+        ({"hidden_dropout": float("nan")}, "hidden_dropout must be of type float, got nan"),
+        ({"hiden_size": 64}, "unknown field 'hiden_size'"),
+        ({"architectures": ["ViLbertForAll"]}, "architecture 'ViLbertForAll' is unknown"),
+    ):
+        config.write_text(json.dumps(settings | changes))
+        assert words in refused(tmp_path / "model")
+    config.write_text("[]")
     assert "expected a JSON object" in refused(tmp_path / "model")

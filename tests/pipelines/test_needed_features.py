@@ -31,12 +31,8 @@ EXTRACT = get_command(app).commands["extract"]  # type: ignore[attr-defined]
 
 
 def recorded(detector: str, conventions: str, regions: Any, **config: Any) -> Fingerprint:
-    details = {
-        "detector": {
-            "config": {**asdict(CONFIGS[detector]), **config}, "conventions": asdict(CONVENTIONS[conventions]),
-        },
-        "regions": regions,
-    }  # fmt: skip
+    described = {"config": {**asdict(CONFIGS[detector]), **config}, "conventions": asdict(CONVENTIONS[conventions])}
+    details = {"detector": described, "regions": regions}
     plain = json.loads(json.dumps(details))
     return Fingerprint(feature_space_of(plain), {}, plain)
 
@@ -115,34 +111,26 @@ def test_an_unknown_name_is_refused(fields: dict[str, str], words: str) -> None:
 
 
 REGIONS = asdict(SELECTIONS["vl-bert"])
+OTHERS = asdict(SELECTIONS["butd-10-100"])
 
 
 @pytest.mark.parametrize(
-    "fingerprint, words",
+    ("conventions", "regions", "changes", "words"),
     [
-        (recorded("vg-r101-c4-600", "caffe", REGIONS), None),
-        (Fingerprint("imported:butd-tsv"), None),
-        (
-            recorded("vg-r101-c4-600", "caffe", asdict(SELECTIONS["butd-10-100"])),
-            "is of 10 to 100 regions (vl-bert), store s has 10 to 100 regions (butd-10-100);",
-        ),
-        (recorded("vg-r101-c4-600", "caffe", "given"), "is of 10 to 100 regions (vl-bert), store s has given boxes;"),
-        (
-            recorded("vg-r101-c4-600", "milvlg", REGIONS),
-            "is of detector vg-r101-c4-600, store s has conventions milvlg, photos at 600/1000;",
-        ),
-        (
-            recorded("vg-r101-c4-600", "caffe", REGIONS, num_classes=80),
-            "is of detector vg-r101-c4-600, store s has num_classes 80;",
-        ),
+        ("caffe", REGIONS, {}, None),
+        ("caffe", OTHERS, {}, "10 to 100 regions (vl-bert), store s has 10 to 100 regions (butd-10-100)"),
+        ("caffe", "given", {}, "10 to 100 regions (vl-bert), store s has given boxes"),
+        ("milvlg", REGIONS, {}, "detector vg-r101-c4-600, store s has conventions milvlg, photos at 600/1000"),
+        ("caffe", REGIONS, {"num_classes": 80}, "detector vg-r101-c4-600, store s has num_classes 80"),
     ],
 )
-def test_a_store_that_was_made_otherwise_is_noted(fingerprint: Fingerprint, words: str | None) -> None:
-    note = Features("vl-bert").note("vlbert-base", "s", fingerprint)
-    if words is None:
-        assert note is None
-    else:
-        assert note == f"recipe vlbert-base {words} roibeam recipes vlbert-base prints how to extract"
+def test_a_store_that_was_made_otherwise_is_noted(
+    conventions: str, regions: Any, changes: dict[str, int], words: str | None
+) -> None:
+    note = Features("vl-bert").note("vlbert-base", "s", recorded("vg-r101-c4-600", conventions, regions, **changes))
+    prints = "roibeam recipes vlbert-base prints how to extract"
+    assert note == (words and f"recipe vlbert-base is of {words}; {prints}")
+    assert Features("vl-bert").note("vlbert-base", "s", Fingerprint("imported:butd-tsv")) is None
 
 
 def test_given_boxes_and_other_networks_are_noted() -> None:
@@ -176,14 +164,12 @@ def test_a_pretraining_run_notes_it(tmp_path: Path, features: Features | None) -
 
 def test_what_is_printed(roibeam: Callable[..., Any]) -> None:
     shown = roibeam("recipes", "vilbert-refcoco+-detected").out
-    assert (
-        "  features   preset butd-10-100: MAttNet's detected boxes, and in a second store the annotated boxes" in shown
-    )
+    first = "  features   preset butd-10-100: MAttNet's detected boxes, and in a second store the annotated boxes"
+    assert first in shown
     assert shown.count("\n    roibeam extract PHOTOS STORE --preset butd-10-100 --boxes ") == 2
     assert "  features   none: texts alone" in roibeam("recipes", "interbert-qnli").out
-    assert "the run makes features of its own: the store's boxes are read" in " ".join(
-        roibeam("recipes", "vlbert-paper").out.split()
-    )
+    from_photos = " ".join(roibeam("recipes", "vlbert-paper").out.split())
+    assert "the run makes features of its own: the store's boxes are read" in from_photos
     listed = json.loads(roibeam("recipes", "--json").out)
     for name, recipe in ALL.items():
         plain = recipe.features and {**asdict(recipe.features), "commands": list(recipe.features.commands)}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from small_files import write_json_lines
 
 from roibeam.pipelines.finetuning.metrics.measure import STRICT
 from roibeam.pipelines.finetuning.metrics.nlvr2 import read_nlvr2_predictions, write_nlvr2_predictions
+from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.tasks.nlvr2 import (
     Nlvr2Options,
     input_regions,
@@ -27,32 +29,28 @@ LINES = [
 ]
 
 
-class Said:
-    """What a model says to a group."""
-
-    def __init__(self, *scores: float) -> None:
-        self.scores = np.array(scores, np.float32)
+def said_to_a_group(*scores: float) -> SimpleNamespace:
+    return SimpleNamespace(scores=np.array(scores, np.float32))
 
 
-def write(folder: Path, split: str, lines: list[dict[str, Any]]) -> None:
-    (folder / f"{split}.json").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+def read(folder: Path, split: str, lines: list[dict[str, Any]], **options: str) -> list[TaskGroup]:
+    write_json_lines(folder / f"{split}.json", lines)
+    return read_nlvr2_groups(folder, split, Nlvr2Options(**options))
 
 
 def test_a_statement_is_a_row_with_two_images(tmp_path: Path) -> None:
-    write(tmp_path, "dev", LINES)
-    groups = read_nlvr2_groups(tmp_path, "dev", Nlvr2Options())
+    groups = read(tmp_path, "dev", LINES)
     assert [group.target for group in groups] == [1, 0, 1]
     assert groups[2].images == ("dev-3-1-img0", "dev-3-1-img1")
     assert (groups[0].rows[0].parts[0].text, groups[0].rows[0].images) == ("Two dogs.", (0, 1))
-    named = read_nlvr2_groups(tmp_path, "dev", Nlvr2Options(image_names="with-extension"))
+    named = read(tmp_path, "dev", LINES, image_names="with-extension")
     assert named[2].images == ("dev-3-1-img0.png", "dev-3-1-img1.png")
 
 
 def test_a_test_file_may_keep_its_labels_back(tmp_path: Path, roibeam: Any) -> None:
-    write(tmp_path, "test2", [{name: line[name] for name in ("identifier", "sentence")} for line in LINES])
-    groups = read_nlvr2_groups(tmp_path, "test2", Nlvr2Options())
+    groups = read(tmp_path, "test2", [{name: line[name] for name in ("identifier", "sentence")} for line in LINES])
     assert [group.target for group in groups] == [None] * 3
-    said = [Said(0, 1)] * 3
+    said = [said_to_a_group(0, 1)] * 3
     with pytest.raises(ValueError, match=r"3 statements without a label \(first: dev-3-0-1\)"):
         nlvr2_scores(groups, said)
     path = tmp_path / "predictions.csv"
@@ -63,12 +61,10 @@ def test_a_test_file_may_keep_its_labels_back(tmp_path: Path, roibeam: Any) -> N
 
 
 def test_scores_and_the_written_file(tmp_path: Path) -> None:
-    write(tmp_path, "dev", LINES)
-    groups = read_nlvr2_groups(tmp_path, "dev", Nlvr2Options())
-    said = [Said(0, 1), Said(0.5, 0.5), Said(1, 0)]
+    groups = read(tmp_path, "dev", LINES)
+    said = [said_to_a_group(*scores) for scores in ((0, 1), (0.5, 0.5), (1, 0))]
     found = nlvr2_scores(groups, said)
-    assert found["accuracy"].mean == pytest.approx(2 / 3)
-    assert found["consistency"].mean == 0.5
+    assert (found["accuracy"].mean, found["consistency"].mean) == (pytest.approx(2 / 3), 0.5)
     path = tmp_path / "predictions.csv"
     write_nlvr2_predictions(path, judged_lines(groups, said))
     assert path.read_bytes() == b"dev-3-0-1,True\ndev-3-1-1,False\ndev-3-1-10,False"
@@ -86,14 +82,12 @@ def test_which_regions_are_shown(fields: dict[str, Any], expected: list[int]) ->
 
 
 def test_wrong_files_and_options(tmp_path: Path) -> None:
-    write(tmp_path, "dev", [LINES[0], LINES[0]])
-    with pytest.raises(ValueError, match="1 statement with several rows"):
-        read_nlvr2_groups(tmp_path, "dev", Nlvr2Options())
-    write(tmp_path, "train", [])
-    with pytest.raises(ValueError, match="no statement in it"):
-        read_nlvr2_groups(tmp_path, "train", Nlvr2Options())
-    write(tmp_path, "test1", [LINES[0] | {"label": "yes"}])
-    with pytest.raises(ValueError, match='label must be "True" or "False"'):
-        read_nlvr2_groups(tmp_path, "test1", Nlvr2Options())
+    for split, lines, words in (
+        ("dev", [LINES[0], LINES[0]], "1 statement with several rows"),
+        ("train", [], "no statement in it"),
+        ("test1", [LINES[0] | {"label": "yes"}], 'label must be "True" or "False"'),
+    ):
+        with pytest.raises(ValueError, match=words):
+            read(tmp_path, split, lines)
     with pytest.raises(ValueError, match="region_order must be one of file, best"):
         Nlvr2Options(region_order="area")

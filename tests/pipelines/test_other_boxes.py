@@ -3,9 +3,7 @@ refused."""
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from captioned_records import FakeStore
-from tiny_commands import Pictures, digest, extract, one_line, tiny_run
+from tiny_commands import Cli, Pictures, digest, extract, ok, one_line, tiny_run
 
 from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
@@ -22,7 +20,6 @@ from roibeam.pipelines.data.feature_settings import choice_note
 from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
 
-Cli = Callable[..., Any]
 KEPT = Path(__file__).parents[1] / "data" / "kept"
 # Random weights have low scores; with none asked for, the two rules keep 60 and 36 of 60 proposals.
 NETWORK = (
@@ -45,6 +42,10 @@ def stores(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> dict
     return {path.name: path for path in folder.iterdir()}
 
 
+def assert_told(done: Any, told: str) -> None:
+    assert done.code == 0 and (done.out + done.err).count(told) == 1, done.out + done.err
+
+
 def test_a_model_trained_on_one_selection_reads_the_other_and_says_so(
     roibeam: Cli, pictures: Pictures, stores: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -59,25 +60,22 @@ def test_a_model_trained_on_one_selection_reads_the_other_and_says_so(
         np.testing.assert_array_equal(record.features, more.features[rows])
     told, captions = TOLD.format(f"store {many}"), ("--captions", pictures.captions)
     run, size = tmp_path / "run", ("--threads", 1, "--device", "cpu")
-    done = roibeam("pretrain", run, "--store", few, *captions, *tiny_run(1), *size)
-    assert done.code == 0 and "mean the same" not in done.out + done.err, done.err
+    done = ok(roibeam("pretrain", run, "--store", few, *captions, *tiny_run(1), *size))
+    assert "mean the same" not in done.out + done.err
 
     more_run = tmp_path / "more"
-    done = roibeam("pretrain", more_run, "--store", many, *captions, "--from-run", run, "--steps", 1, *size)
-    assert done.code == 0 and (done.out + done.err).count(told) == 1, done.out + done.err
+    assert_told(roibeam("pretrain", more_run, "--store", many, *captions, "--from-run", run, "--steps", 1, *size), told)
     config = json.loads((more_run / "config.json").read_text())
     assert told in config["recorded"]["notes"] and told in (more_run / "report.html").read_text()
     (source,) = config["recorded"]["sources"]
     assert source["boxes"].startswith("10 to 100 regions") and source["dtype"] == "float16"
 
-    done = roibeam("evaluate", run, "--store", many, *captions, "--out", tmp_path / "e", "--device", "cpu")
-    assert done.code == 0 and (done.out + done.err).count(told) == 1, done.out + done.err
+    assert_told(roibeam("evaluate", run, "--store", many, *captions, "--out", tmp_path / "e", "--device", "cpu"), told)
     results = json.loads((tmp_path / "e" / "results.json").read_text())
     assert told in results["remarks"] and results["store"]["boxes"] == source["boxes"]
     assert told in (tmp_path / "e" / "report.html").read_text()
 
-    done = roibeam("probe", run, "sample_00000", "a [MASK]", "--store", many, "--out", tmp_path / "p.svg")
-    assert done.code == 0 and (done.out + done.err).count(told) == 1, done.out + done.err
+    assert_told(roibeam("probe", run, "sample_00000", "a [MASK]", "--store", many, "--out", tmp_path / "p.svg"), told)
     assert json.loads((tmp_path / "p.json").read_text())["notes"] == [told]
 
 
@@ -86,9 +84,8 @@ def test_stores_of_two_selections_are_trained_on_together_but_are_not_one_store(
 ) -> None:
     few, many = stores["vilbert"], stores["butd-10-100"]
     pairs = [part for store in (few, many) for part in ("--store", store, "--captions", pictures.captions)]
-    done = roibeam("pretrain", tmp_path / "run", *pairs, *tiny_run(1), "--threads", 1, "--device", "cpu")
     told = TOLD.replace("the model was trained on", f"store {few} has").format(many)
-    assert done.code == 0 and (done.out + done.err).count(told) == 1, done.out + done.err
+    assert_told(roibeam("pretrain", tmp_path / "run", *pairs, *tiny_run(1), "--threads", 1, "--device", "cpu"), told)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert len(set(config["task"]["feature_spaces"])) == 2 and len(config["recorded"]["features"]) == 2
     # Either is what the model knows.
@@ -105,7 +102,7 @@ def test_stores_of_two_selections_are_trained_on_together_but_are_not_one_store(
 
 def of_kept_store(**changes: Any) -> FakeStore:
     """A store whose details are those of the kept one, with other parts."""
-    details = copy.deepcopy(json.loads((KEPT / "store" / "manifest.json").read_text())["fingerprint"]["details"])
+    details = json.loads((KEPT / "store" / "manifest.json").read_text())["fingerprint"]["details"]
     for place, value in changes.items():
         *parts, name = place.split("__")
         part = details
@@ -145,9 +142,8 @@ def test_a_model_without_its_run_says_that_it_does_not_tell(tmp_path: Path) -> N
     load_model(str(KEPT / "run")).model.save_pretrained(tmp_path)
     found = load_model(str(tmp_path))
     assert found.feature_space is None
-    assert found.check_store(of_kept_store()) == [
-        f"{tmp_path} is no run's checkpoint and does not tell what features it was trained on"
-    ]
+    unknown = f"{tmp_path} is no run's checkpoint and does not tell what features it was trained on"
+    assert found.check_store(of_kept_store()) == [unknown]
 
 
 def test_a_digest_alone_tells_whether_only_a_published_selection_or_the_dtype_differs(

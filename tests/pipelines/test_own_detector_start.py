@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from labelled_world import ATTRIBUTES, CLASSES, DETECTOR, write_instances, write_labelled
+from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, write_instances, write_labelled
 from safetensors.torch import save_file
+from tiny_commands import Cli, ok
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import CELL_ANCHORS
+from roibeam.extraction.training.batch_losses import DetectorTraining, build_trainable_detector
 from roibeam.extraction.weights.detector_choice import describe_detector, read_detector_folder
 from roibeam.extraction.weights.loading import build_detector, convert_weights, part_state
-from roibeam.pipelines.training.detector.settings import Start
-from roibeam.pipelines.training.detector.task import build_start
+from roibeam.pipelines.common.statistics.verdict import Figure
+from roibeam.pipelines.training.detector.settings import DetectorPhotoRules, Start
+from roibeam.pipelines.training.detector.task import JudgedDetectorTask, build_start
 from roibeam.pipelines.training.detector.train_request import _settings, _sizes
 from roibeam.pipelines.training.requests import DetectorTrainRequest
 
@@ -39,9 +43,8 @@ def written(folder: Path, config: DetectorConfig, conventions: str) -> tuple[Pat
     detector = build_detector(config, weights="random:3", conventions=conventions)
     folder.mkdir()
     save_file({name: value.contiguous() for name, value in detector.state_dict().items()}, folder / "model.safetensors")
-    described = describe_detector(
-        config, CONVENTIONS[conventions], CLASSES[: config.num_classes], ATTRIBUTES[: config.num_attributes]
-    )
+    names = (CLASSES[: config.num_classes], ATTRIBUTES[: config.num_attributes])
+    described = describe_detector(config, CONVENTIONS[conventions], *names)
     (folder / "config.json").write_text(json.dumps(described))
     return folder, detector
 
@@ -98,10 +101,8 @@ def test_a_file_of_caffe_conventions_is_read_by_the_config_beside_it(
     # A converted file in the place of the written one is told by its shapes, as before.
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     (tmp_path / "hf.safetensors").rename(tmp_path / "model.safetensors")
-    assert_equal(
-        build_detector(DETECTOR, weights=str(tmp_path / "model.safetensors"), conventions="hf").state_dict(),
-        hf.state_dict(),
-    )
+    again = build_detector(DETECTOR, weights=str(tmp_path / "model.safetensors"), conventions="hf")
+    assert_equal(again.state_dict(), hf.state_dict())
 
 
 @pytest.mark.parametrize("beside", [None, "{", '{"model_type": "vlbert"}'])
@@ -126,12 +127,9 @@ def test_without_that_config_it_is_refused_as_before(
     ],
 )
 def test_other_classes_take_all_but_the_layers_that_know_them(
-    caffe_folder: tuple[Path, Detector],
-    caplog: pytest.LogCaptureFixture,
-    classes: tuple[str, ...],
-    attributes: tuple[str, ...],
-    anew: set[str],
-) -> None:
+    caffe_folder: tuple[Path, Detector], caplog: pytest.LogCaptureFixture, classes: tuple[str, ...],
+    attributes: tuple[str, ...], anew: set[str],
+) -> None:  # fmt: skip
     folder, first = caffe_folder
     config = replace(DETECTOR, num_classes=len(classes), num_attributes=len(attributes))
     with caplog.at_level("INFO"):
@@ -146,21 +144,17 @@ def test_other_classes_take_all_but_the_layers_that_know_them(
 
 def test_attributes_that_the_folder_has_not_start_anew(tmp_path: Path) -> None:
     folder, _ = written(tmp_path / "model", replace(DETECTOR, num_attributes=0), "hf")
-    begun = build_start(
-        DETECTOR, CONVENTIONS["hf"], Start(str(folder)), seed=0, names=(CLASSES, ATTRIBUTES)
-    ).state_dict()
-    assert float(begun[f"{HEAD}attr_score.weight"].std()) == pytest.approx(0.01, rel=0.2)
+    start = build_start(DETECTOR, CONVENTIONS["hf"], Start(str(folder)), seed=0, names=(CLASSES, ATTRIBUTES))
+    weight = start.state_dict()[f"{HEAD}attr_score.weight"]
+    assert float(weight.std()) == pytest.approx(0.01, rel=0.2)
 
 
 def test_the_folder_brings_sizes_and_conventions(caffe_folder: tuple[Path, Detector]) -> None:
     request = DetectorTrainRequest(labels="x", weights=str(caffe_folder[0]))
     assert _sizes(request) == DETECTOR
-    assert _settings(request, DETECTOR).conventions == CAFFE and _settings(request, DETECTOR).start.frozen_stages == (
-        1,
-        2,
-    )
-    other = replace(request, conventions="hf")
-    assert _settings(other, DETECTOR).conventions == CONVENTIONS["hf"]
+    settings = _settings(request, DETECTOR)
+    assert settings.conventions == CAFFE and settings.start.frozen_stages == (1, 2)
+    assert _settings(replace(request, conventions="hf"), DETECTOR).conventions == CONVENTIONS["hf"]
 
 
 def test_fine_tuning_from_a_folder(roibeam: Any, caffe_folder: tuple[Path, Detector], tmp_path: Path) -> None:
@@ -177,8 +171,7 @@ def test_fine_tuning_from_a_folder(roibeam: Any, caffe_folder: tuple[Path, Detec
     ):
         failed = roibeam("detector", "train", tmp_path / "run", *options, *given)
         assert failed.code == 1 and words in failed.err
-    done = roibeam("detector", "train", tmp_path / "run", *options, "--weights", folder, "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("detector", "train", tmp_path / "run", *options, "--weights", folder, "--json"))
     assert "0 attributes in place of its 2; these layers start anew" not in done.err
     trained = read_detector_folder(json.loads(done.out)["detector"])
     assert trained.conventions == CAFFE and trained.class_names == CLASSES and trained.config.num_attributes == 0
@@ -196,3 +189,72 @@ def test_the_warm_up_that_was_asked_for_is_taken(steps: int, warmup: int | None,
 def test_a_warm_up_past_the_first_fall_is_refused() -> None:
     with pytest.raises(ValueError, match=r"--warmup-steps 5: of 6 steps the learning rate first falls after 4"):
         _settings(DetectorTrainRequest(labels="x", steps=6, warmup_steps=5), DETECTOR)
+
+
+# --- judged on other photos while it is trained ---
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[Any]:
+    """A small detector on five photos."""
+    labels = write_instances(write_labelled(tmp_path / "train"), tmp_path / "train" / "instances.json")
+    return [
+        "--labels", labels, "--detector", "toy", "--device", "cpu", "--batch-size", 1, "--learning-rate", 0.01,
+        "--set", "detector.base_channels=4", "--set", "detector.short_edge=48", "--set", "detector.long_edge=64",
+        "--set", "detector.proposals_before_nms=60", "--set", "detector.proposals_after_nms=20",
+    ]  # fmt: skip
+
+
+def test_evaluations_are_those_of_the_command(roibeam: Any, options: list[Any], tmp_path: Path) -> None:
+    """Guards the numbers: those of the last checkpoint, judged afterwards, and that judging changes no training."""
+    val = write_instances(write_labelled(tmp_path / "val", first=7), tmp_path / "val" / "instances.json")
+    judged = ("--val-labels", val, "--set", "train.evaluate_every=2")
+    done = ok(roibeam("detector", "train", tmp_path / "run", *options, "--steps", 2, *judged, "--json"))
+    facts = json.loads(done.out)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 2]
+    assert set(facts["evaluation"]) == {"average_precision", "coco_precision", "object_recall"}
+    assert facts["best"] is not None
+    after = roibeam("detector", "evaluate", facts["detector"], "--labels", val, "--json")
+    report = json.loads(after.out)
+    assert facts["evaluation"]["average_precision"] == report["objects"]["mean"]
+    assert facts["evaluation"]["object_recall"] == pytest.approx(report["region_recall"]["recall"])
+    assert "mAP@0.5" in (tmp_path / "run" / "report.html").read_text()
+    alone = roibeam("detector", "train", tmp_path / "alone", *options, "--steps", 2, "--json")
+    assert json.loads(alone.out)["last"]["loss"] == facts["last"]["loss"]
+
+
+def test_what_is_taken_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each name has its own number: those of the network above are nearly all zero."""
+    figure = Figure("attribute_accuracy", 0.5, None, None, 0.25, None, 4)
+    report = SimpleNamespace(
+        objects=SimpleNamespace(mean=0.1, weighted_mean=0.2),
+        coco=SimpleNamespace(ap=0.3, ap50=0.6),
+        region_recall=SimpleNamespace(recall=0.4),
+        attribute_accuracy=SimpleNamespace(given_boxes=0.5, matched_boxes=0.7, figure=figure),
+    )
+    monkeypatch.setattr("roibeam.pipelines.training.detector.task.evaluate_photos", lambda *given, **named: report)
+    photos = write_labelled(tmp_path / "photos")
+    training = DetectorTraining(build_trainable_detector(DETECTOR, COMPUTES))
+    task = JudgedDetectorTask(training, photos, DetectorPhotoRules(), photos, seed=0)
+    expected = {"average_precision": 0.1, "coco_precision": 0.3, "object_recall": 0.4, "attribute_accuracy": 0.5}
+    assert task.evaluate() == expected
+
+
+def test_photos_that_are_trained_on_are_refused(roibeam: Cli, options: list[Any], tmp_path: Path) -> None:
+    """And labels of other classes, and photos that are not there."""
+
+    def line(*given: object) -> str:
+        failed = roibeam("detector", "train", tmp_path / "run", *options, "--steps", 1, *given)
+        assert failed.code == 1 and not (tmp_path / "run").exists()
+        return str(failed.err)
+
+    assert "--labels too has 5 photos of it, such as 'labelled-0.png'" in line("--val-labels", options[1])
+    assert "give that too" in line("--val-photos", str(tmp_path))
+    val = write_instances(write_labelled(tmp_path / "val", first=7), tmp_path / "val" / "instances.json")
+    before = val.read_text()
+    val.write_text(before.replace('"ball"', '"dog"'))
+    assert "number 0 is 'dog'" in line("--val-labels", str(val))
+    val.write_text(before)
+    (tmp_path / "val" / "labelled-7.png").unlink()
+    assert "--val-photos names the folder of the photos" in line("--val-labels", str(val))

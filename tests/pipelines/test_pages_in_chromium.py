@@ -5,8 +5,6 @@ Needs Chromium (Debian's package; `make chromium`). Without it these tests are s
 "required", as .ci/run does, they fail.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from browser import LOOKS, Browser, chromium
+from in_process import run_roibeam
 from tiny_commands import TINY_SIZES, command
 
 pytestmark = pytest.mark.slow
@@ -74,7 +73,8 @@ def written(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tiny_net
             "cpu", "--steps", 2, "--inspect-batch", 2, "--skip-missing-photos")  # fmt: skip
     _predict(out)
     for other, page in (("few", "differ.html"), ("store", "equal.html")):
-        _compare(out / "store", out / other, out / page)
+        # Stores may differ, which is exit code 1.
+        assert run_roibeam("store", "diff", out / "store", out / other, "--html", out / page) in (0, 1)
     world = out / "world"
     write_world(world, seed=0, num_images=40, workers=1)
     command("detector", "train", out / "detector", "--labels", world / "visual_genome" / "train.txt", *TINY_DETECTOR)
@@ -88,14 +88,10 @@ def _predict(out: Path) -> None:
     (out / "table").mkdir()
     for split, ids in (("train", range(8)), ("val", range(8, 14))):
         rows = [
-            {
-                "image": names[row["image_id"]],
-                "text": f"{row['caption']} {'long' * 40}",
-                "label": str("a " in row["caption"]),
-            }
-            for row in captions["annotations"]
-            if row["image_id"] in ids
-        ]
+            {"image": names[row["image_id"]], "text": f"{row['caption']} {'long' * 40}",
+             "label": str("a " in row["caption"])}
+            for row in captions["annotations"] if row["image_id"] in ids
+        ]  # fmt: skip
         rows[0]["label"] = "False"
         if split == "val":  # and of the others as a test split has them, one with its answer
             asked = [row if not place else {**row, "label": ""} for place, row in enumerate(rows)]
@@ -103,17 +99,14 @@ def _predict(out: Path) -> None:
         (out / "table" / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     command("finetune", out / "learned", "--task", "labels", "--from", out / "run", "--store", out / "store", "--data",
             out / "table", "--steps", 2, "--batch-size", 4, "--threads", 1)  # fmt: skip
-    command("predict", out / "learned", "--store", out / "store", "--data", out / "table", "--out", out / "said.jsonl",
-            "--page", out / "said.html", "--threads", 1)  # fmt: skip
-    command("predict", out / "learned", "--store", out / "store", "--data", out / "table", "--split", "test", "--out",
-            out / "asked.jsonl", "--page", out / "asked.html", "--threads", 1)  # fmt: skip
+    for split, name in (("val", "said"), ("test", "asked")):
+        files = ("--out", out / f"{name}.jsonl", "--page", out / f"{name}.html")
+        given = ("--store", out / "store", "--data", out / "table", "--split", split, "--threads", 1)
+        command("predict", out / "learned", *given, *files)
 
 
-def _compare(left: Path, right: Path, page: Path) -> None:
-    """Stores may differ, which is exit code 1."""
-    from in_process import run_roibeam
-
-    assert run_roibeam("store", "diff", left, right, "--html", page) in (0, 1)
+def faults_of(browser: Browser, page: Path) -> list[str]:
+    return [*browser.open(page), *(fault for look in LOOKS for fault in browser.faults(look))]
 
 
 def test_every_page_is_good_to_read_at_both_widths_in_light_and_dark(browser: Browser, written: Path) -> None:
@@ -122,11 +115,10 @@ def test_every_page_is_good_to_read_at_both_widths_in_light_and_dark(browser: Br
     assert names >= EXPECTED, EXPECTED - names
     faults = []
     for page in pages:
-        found = browser.open(page)
+        found = faults_of(browser, page)
         size = page.stat().st_size
         if size >= LARGEST_PAGE_BYTES:
             found.append(f"{size:,} bytes")
-        found += [fault for look in LOOKS for fault in browser.faults(look)]
         faults += [f"{page.relative_to(written)}: {fault}" for fault in found]
     assert not faults, "\n" + "\n".join(faults)
 
@@ -162,7 +154,7 @@ def test_a_planted_fault_is_noticed(browser: Browser, tmp_path: Path, fault: str
     planted, told = PLANTED[fault]
     page = tmp_path / "page.html"
     page.write_text(GOOD + "<p>All is well.</p>")
-    assert [*browser.open(page), *(fault for look in LOOKS for fault in browser.faults(look))] == []
+    assert faults_of(browser, page) == []
     page.write_text(GOOD + planted)
-    found = [*browser.open(page), *(fault for look in LOOKS for fault in browser.faults(look))]
+    found = faults_of(browser, page)
     assert any(told in each for each in found), found

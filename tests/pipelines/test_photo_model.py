@@ -1,12 +1,12 @@
 """A joint model that is asked about one photo."""
 
-from __future__ import annotations
-
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from captioned_records import make_record
 from end_to_end_examples import BOXES, CASES, FEATURES, joint_model, photos
 
 from roibeam.features.record.region_record import RegionRecord
@@ -21,15 +21,9 @@ SYSTEMS = ("vlbert", "vlbert-paper", "vilbert", "single-stream", "visualbert", "
 
 def record() -> RegionRecord:
     """A record with features that must not be read."""
-    return RegionRecord(
-        image_id="a",
-        height=48,
-        width=64,
-        boxes=BOXES[0],
-        features=np.full((4, FEATURES), 9.0, np.float16),
-        class_ids=np.arange(4, dtype=np.uint16),
-        class_scores=np.linspace(0.9, 0.5, 4).astype(np.float32),
-    )
+    made = make_record("a", 0, num_regions=4, width=FEATURES, distribution="none", image_feature=None)
+    ids, scores = np.arange(4, dtype=np.uint16), np.linspace(0.9, 0.5, 4).astype(np.float32)
+    return replace(made, height=48, width=64, boxes=BOXES[0], class_ids=ids, class_scores=scores)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -1,17 +1,16 @@
 """What stands beside predictions: the card that the score tells, the page with its boxes, for a task in a file of one's
 own and for each form of task."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tiny_commands import Cli, ok, one_line
+from tiny_commands import Cli, command, ok, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.metrics.grounding import CountedPhrase
@@ -67,8 +66,6 @@ def own(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def run(own: Path, store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tiny_commands import command
-
     out = tmp_path_factory.mktemp("run") / "run"
     command("finetune", out, "--task", own / "own.py", "--from", "none", "--system", "visualbert", "--store", store[0],
             "--data", own, "--device", "cpu", "--steps", 1, "--batch-size", 4,
@@ -76,9 +73,7 @@ def run(own: Path, store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFa
     return out
 
 
-def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
-    roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_task_in_a_file(roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path) -> None:
     out, page, task = tmp_path / "said.json", tmp_path / "page.html", own / "own.py"
     words = ("predict", run, "--store", store[0], "--data", own, "--device", "cpu", "--out", out, "--page", page)
     ok(roibeam(*words, "--task", task))
@@ -109,14 +104,11 @@ def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
     entries = json.loads(out.read_text())
     out.write_text(json.dumps([entries[1], entries[0]]))
     again = json.loads(roibeam("score", task, out, "--data", own, "--json").out)["card"]["predicted"][0]
-    assert again == {
-        "unknown": "not known: said.json.card.json is the card of other predictions; the file was changed since"
-    }
+    changed = "said.json.card.json is the card of other predictions; the file was changed since"
+    assert again == {"unknown": f"not known: {changed}"}
 
 
-def test_rows_without_an_answer_get_a_page_and_the_others_are_judged(
-    roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_rows_without_an_answer(roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path) -> None:
     """None of them has one, then the first has: page, card, terminal and --json say how many, and what can be done."""
     data = Path(shutil.copytree(own, tmp_path / "data"))
     out, page, task = tmp_path / "said.json", tmp_path / "page.html", data / "own.py"
@@ -146,9 +138,7 @@ def test_rows_without_an_answer_get_a_page_and_the_others_are_judged(
     assert "1 of 2 rows; the right answers of the others are not known" in page.read_text("utf-8")
 
 
-def test_a_file_of_a_task_is_never_run_unasked(
-    roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_no_file_is_run_unasked(roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path) -> None:
     assert not list(run.rglob("*.py"))
     words = ("predict", run, "--store", store[0], "--data", own, "--device", "cpu", "--out", tmp_path / "a")
     (tmp_path / "none.py").write_text("x = 1")
@@ -162,11 +152,8 @@ def test_a_file_of_a_task_is_never_run_unasked(
     for more, said in calls:
         done = roibeam(*words, *more)
         assert done.code == 1 and said in one_line(done), (more, done.err)
-    for name, said in (
-        ("none.py", "sets no TASK"),
-        ("fails.py", "does not run: ZeroDivisionError"),
-        ("gone.py", "no such file"),
-    ):
+    fails = "does not run: ZeroDivisionError"
+    for name, said in (("none.py", "sets no TASK"), ("fails.py", fails), ("gone.py", "no such file")):
         done = roibeam("score", tmp_path / name, own / "own.py", "--data", own)
         assert done.code == 1 and said in one_line(done), done.err
     written = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}  # which Python writes beside what it runs
@@ -211,30 +198,35 @@ def test_a_page_shows_each_form_and_is_the_same_of_parts(form: str, store: tuple
     with FeatureStore(store[0]) as opened:
         ids = list(opened.ids())
         task, groups = small_task(form), groups_of(form, [ids[n % len(ids)] for n in range(40)])
-        draw = np.random.default_rng(0)
-        boxes = np.array([[50, 50, 60, 60], [0, 0, 10, 9], [5, 5, 30, 30], [1, 1, 90, 80]], np.float32)
-        count = 3 if form == LABEL else 4
-        said = [
-            Prediction(draw.normal(size=count).astype(np.float32), boxes if form == REGION else None) for _ in groups
-        ]
-        whole = summarize_predictions(task, groups, said)
-        parts = [summarize_predictions(task, groups[n : n + 7], said[n : n + 7]) for n in range(0, 40, 7)]
-        told = joined_parts(json.loads(json.dumps(parts)))
+        said = predictions_of(form, groups)
+        whole, told = summarize_predictions(task, groups, said), told_in_parts(task, groups, said)
         assert told["judged"] == 40 and told["sum"] == whole["sum"] and told["best_sum"] == 40
         shown = sections(told)
         assert shown == json.loads(json.dumps(sections(whole)))
         assert [len(rows) for rows in shown.values()] == [8, 8, 8]
         ids_shown = [row["id"] for rows in shown.values() for row in rows]
         assert len(set(ids_shown)) == 24
-        wrong = sorted(
-            (row for row, each in zip(groups, said, strict=True) if each.scores.argmax() != 1), key=lambda g: g.id
-        )
-        surest = max(wrong, key=lambda group: _surest(task, said[int(group.id)].scores))
+        wrong = [row for row, each in zip(groups, said, strict=True) if each.scores.argmax() != 1]
+        surest = max(wrong, key=lambda group: _surest(task, said[int(group.id)].scores))  # they stand by their ids
         assert shown["confident"][0]["id"] == surest.id
         write_prediction_page(tmp_path / "page.html", EVIL, EVIL, told, opened)
     text = (tmp_path / "page.html").read_text("utf-8")
     assert "<script" not in text and text.count("<svg") == 24 and len(text) < 2_000_000
     assert {LABEL: "blue", CHOICE: "box (1)", REGION: ">right<"}[form] in text
+
+
+def predictions_of(form: str, groups: Sequence[TaskGroup]) -> list[Prediction]:
+    draw = np.random.default_rng(0)
+    boxes = np.array([[50, 50, 60, 60], [0, 0, 10, 9], [5, 5, 30, 30], [1, 1, 90, 80]], np.float32)
+    shape = {LABEL: (3,), "number": (1,), PHRASE: (2, 4)}.get(form, (4,))
+    has_boxes = form in (REGION, PHRASE)
+    return [Prediction(draw.normal(size=shape).astype(np.float32), boxes if has_boxes else None) for _ in groups]
+
+
+def told_in_parts(task: DownstreamTask, groups: list[TaskGroup], said: list[Prediction]) -> Mapping[str, Any]:
+    """As several processes tell of seven groups each, by way of a file."""
+    parts = [summarize_predictions(task, groups[n : n + 7], said[n : n + 7]) for n in range(0, len(groups), 7)]
+    return joined_parts(json.loads(json.dumps(parts)))
 
 
 def _surest(task: DownstreamTask, scores: np.ndarray) -> float:
@@ -243,9 +235,7 @@ def _surest(task: DownstreamTask, scores: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("form", [LABEL, CHOICE, REGION, PHRASE, "number"])
-def test_rows_without_an_answer_are_shown_by_how_sure_they_are(
-    form: str, store: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_rows_without_answers_come_by_how_sure_they_are(form: str, store: tuple[Path, Path], tmp_path: Path) -> None:
     """Of every form, half of the rows with an answer; what is right is said of no other, whatever their files hold."""
     with FeatureStore(store[0]) as opened:
         ids = list(opened.ids())
@@ -256,13 +246,7 @@ def test_rows_without_an_answer_are_shown_by_how_sure_they_are(
             **({"loss": NUMBER_LOSS, "labels": ()} if is_number else {}),
         )  # fmt: skip
         groups = groups_of(form, [ids[n % len(ids)] for n in range(60)])
-        draw = np.random.default_rng(0)
-        boxes = np.array([[50, 50, 60, 60], [0, 0, 10, 9], [5, 5, 30, 30], [1, 1, 90, 80]], np.float32)
-        shape = {LABEL: (3,), "number": (1,), PHRASE: (2, 4)}.get(form, (4,))
-        has_boxes = form in (REGION, PHRASE)
-        said = [Prediction(draw.normal(size=shape).astype(np.float32), boxes if has_boxes else None) for _ in groups]
-        parts = [summarize_predictions(task, groups[n : n + 7], said[n : n + 7]) for n in range(0, 60, 7)]
-        told = joined_parts(json.loads(json.dumps(parts)))
+        told = told_in_parts(task, groups, predictions_of(form, groups))
         each = 2 if form == PHRASE else 1
         assert (told["judged"], told["unjudged"]) == (30 * each, 30 * each)
         shown = sections(told)

@@ -1,6 +1,5 @@
 """What holds for every system whose rows are a caption beside an image: streams, masks that tell nothing, learning."""
 
-import json
 import math
 
 import numpy as np
@@ -26,8 +25,8 @@ from paired_examples import (
     pieces_tokenizer,
     samples,
 )
-from safetensors.torch import load_file
 from soak_share import many, some
+from toy_training import assert_equal_checkpoints, log_of
 from transformers import BertConfig, BertModel
 
 from roibeam.model.inputs import IGNORE_INDEX
@@ -49,7 +48,6 @@ WAYS = {
     "interbert, single": ("interbert", {"masking": "single"}),
     "interbert, conditional": ("interbert", {"conditional_masking": True}),
 }
-FIELDS = ("text_ids", "text_labels", "region_features", "region_boxes", "masked_regions")
 
 
 @pytest.fixture(scope="module")
@@ -63,42 +61,6 @@ def corpus():
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def rows_of(task, count, **position):
-    """Each row of the next batches without its padding."""
-    stream = task.batches(
-        position.get("start", 0), rank=position.get("rank", 0), num_ranks=position.get("num_ranks", 1)
-    )
-    for batch in (next(stream) for _ in range(count)):
-        for row in range(batch.batch_size):
-            kept = {
-                name: batch.text_mask[row] if name.startswith("text") else batch.region_mask[row] for name in FIELDS
-            }
-            whole = batch.whole_image_features
-            extra = [batch.match_labels[row].tolist(), None if whole is None else whole[row].tolist()]
-            extra.append(batch.row(row).region_targets.tolist())
-            yield [batch.sample_ids[row], *(getattr(batch, name)[row][kept[name]].tolist() for name in FIELDS), *extra]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_samples_do_not_depend_on_batch_size_processes_or_where_a_run_starts(way, corpus, tokenizer):
-    system, settings = WAYS[way]
-    alone = list(rows_of(make_task(system, corpus, tokenizer, batch_size=1, **settings), 24))
-    rows = len(alone) // 24
-    assert alone == list(rows_of(make_task(system, corpus, tokenizer, batch_size=6, **settings), 4))
-    task = make_task(system, corpus, tokenizer, batch_size=3, **settings)
-    ranks = [list(rows_of(task, 4, rank=rank, num_ranks=2)) for rank in range(2)]
-    together = [
-        row for start in range(0, 12 * rows, 3 * rows) for rank in ranks for row in rank[start : start + 3 * rows]
-    ]
-    assert alone == together
-    assert list(rows_of(task, 3, start=15)) == alone[15 * rows :]
-    other_seed = list(rows_of(make_task(system, corpus, tokenizer, batch_size=6, seed=1, **settings), 4))
-    assert other_seed != alone
-
-
-# --- rules that they share ---
 
 
 SINGLE = {"vilbert": {}, "vilbert-single-stream": {}, "interbert": {"masking": "single"}}
@@ -201,9 +163,6 @@ def test_settings_that_are_none(settings, fields, message):
         settings(**fields)
 
 
-# --- masks must not tell whether a pair matches ---
-
-
 def mask_pattern(sample):
     """(n,) what of a sample is left when neither words nor features are seen: which places are hidden or predicted."""
     words, regions = np.zeros((2, 16)), np.zeros((2, 16))
@@ -234,19 +193,12 @@ def test_a_classifier_that_sees_the_masks_alone_is_right_half_of_the_time(way, c
         if view(found[0]) is None:
             continue
         patterns = np.stack([mask_pattern(view(sample)) for sample in found])
-        assert_half(*held_out_accuracy(patterns, matched))
+        accuracy, tested = held_out_accuracy(patterns, matched)
+        assert_share(round(accuracy * tested), tested, 0.5)
         # The same classifier sees it at once when mismatched pairs are left unmasked, as a careless rule would do.
-        accuracy, _ = held_out_accuracy(
-            patterns * (matched[:, None] | (np.arange(patterns.shape[1]) == patterns.shape[1] - 1)), matched
-        )
+        seen = matched[:, None] | (np.arange(patterns.shape[1]) == patterns.shape[1] - 1)
+        accuracy, _ = held_out_accuracy(patterns * seen, matched)
         assert accuracy > 0.6
-
-
-def assert_half(accuracy, tested):
-    assert_share(round(accuracy * tested), tested, 0.5)
-
-
-# --- starting from BERT ---
 
 
 def test_the_layers_of_a_bert_go_to_interberts_joint_layers_and_then_to_those_of_its_text(tmp_path):
@@ -258,13 +210,10 @@ def test_the_layers_of_a_bert_go_to_interberts_joint_layers_and_then_to_those_of
     theirs.save_pretrained(tmp_path / "bert")
     store = make_store()
     result = pretrain_with(
-        [captioned(store, zip(store, CAPTIONS, strict=True))],
-        tmp_path / "run",
-        train_config=TrainConfig(steps=1, learning_rate=1e-9, device="cpu"),
-        system=SYSTEMS["interbert"],
-        bert=read_bert(str(tmp_path / "bert")),
-        tokenizer_spec=str(tmp_path / "bert"),
-    )
+        [captioned(store, zip(store, CAPTIONS, strict=True))], tmp_path / "run",
+        train_config=TrainConfig(steps=1, learning_rate=1e-9, device="cpu"), system=SYSTEMS["interbert"],
+        bert=read_bert(str(tmp_path / "bert")), tokenizer_spec=str(tmp_path / "bert"),
+    )  # fmt: skip
     model = InterBertForPreTraining.from_pretrained(result.training.checkpoint / "model")
     assert (len(model.interbert.joint.layers), len(model.interbert.text.layers)) == (2, 2)
     ours = [*model.interbert.joint.layers, *model.interbert.text.layers]
@@ -274,7 +223,12 @@ def test_the_layers_of_a_bert_go_to_interberts_joint_layers_and_then_to_those_of
         assert any(torch.allclose(weight, wanted, atol=1e-7) for weight in alike)
 
 
-# --- going on ---
+def run_of(system, folder, config, data, sampling, sizes, **options):
+    store, chosen = make_store(), SYSTEMS[system]
+    return pretrain_with(
+        [captioned(store, zip(store, CAPTIONS, strict=True))], folder, train_config=config, system=chosen, data=data,
+        sampling=chosen.sampling(**sampling), model_overrides=sizes, **options,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -290,29 +244,16 @@ def test_the_layers_of_a_bert_go_to_interberts_joint_layers_and_then_to_those_of
 )
 def test_a_run_goes_on_in_the_same_bits(system, sizes, sampling, tmp_path):
     """With dropout, and with negatives that a loss draws itself."""
+    config = TrainConfig(steps=4, learning_rate=1e-3, device="cpu", checkpoint_every=2)
 
     def run(folder, **options):
-        store, chosen = make_store(), SYSTEMS[system]
-        return pretrain_with(
-            [captioned(store, zip(store, CAPTIONS, strict=True))],
-            folder,
-            train_config=TrainConfig(steps=4, learning_rate=1e-3, device="cpu", checkpoint_every=2),
-            system=chosen,
-            data=DataConfig(batch_size=3),
-            sampling=chosen.sampling(**sampling),
-            model_overrides=TINY[system] | sizes,
-            **options,
-        )
+        return run_of(system, folder, config, DataConfig(batch_size=3), sampling, TINY[system] | sizes, **options)
 
     whole = run(tmp_path / "whole")
     run(tmp_path / "parts", stop_at_step=2)
     parts = run(tmp_path / "parts", resume=True)
-    left, right = (load_file(each.training.checkpoint / "model" / "model.safetensors") for each in (whole, parts))
-    assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    assert_equal_checkpoints(whole.training.checkpoint, parts.training.checkpoint)
     assert parts.evaluation == whole.evaluation
-
-
-# --- learning ---
 
 
 # That learning works at all: test_pretraining has it for VL-BERT; that each system's losses and gradients are right:
@@ -323,18 +264,10 @@ def test_a_run_goes_on_in_the_same_bits(system, sizes, sampling, tmp_path):
 )
 def test_eight_pairs_can_be_learned_by_heart(way, tmp_path):
     system, settings = WAYS[way]
-    store = make_store()
-    chosen = SYSTEMS[system]
-    result = pretrain_with(
-        [captioned(store, zip(store, CAPTIONS, strict=True))],
-        tmp_path / "run",
-        train_config=TrainConfig(steps=150, learning_rate=3e-3, warmup_steps=10, device="cpu", checkpoint_every=0),
-        system=chosen,
-        data=DataConfig(batch_size=8, fixed_masks=True),
-        sampling=chosen.sampling(**settings),
-        model_overrides=TINY[system] | no_dropout(system),
-    )
-    first = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[0])
+    config = TrainConfig(steps=150, learning_rate=3e-3, warmup_steps=10, device="cpu", checkpoint_every=0)
+    data = DataConfig(batch_size=8, fixed_masks=True)
+    result = run_of(system, tmp_path / "run", config, data, settings, TINY[system] | no_dropout(system))
+    first = log_of(tmp_path / "run")[0]
     assert first["masked_words"] == pytest.approx(math.log(result.vocab_size), rel=0.1)
     assert first["matching"] == pytest.approx(math.log(2), rel=0.2)
     assert result.evaluation["masked_words"] < 0.1

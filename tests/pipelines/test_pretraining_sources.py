@@ -1,7 +1,5 @@
 """Several stores with their captions in one run: what is mixed, what must fit, what the run folder says."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 from pathlib import Path
@@ -9,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from captioned_records import CAPTIONS, TINY, WIDTH, FakeStore, captioned, make_record, pretrain_with
-from safetensors.torch import load_file
 from torch import nn
+from toy_training import assert_equal_checkpoints
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.model.inputs import VLBatch
@@ -34,14 +31,10 @@ MATCHED = {"with_relationship_head": True, "with_pooler": True}
 
 def store_of(name: str, count: int, **options: Any) -> FakeStore:
     """With ids of its own, but `image-0`, which every one has and which is another image in each."""
-    ids = ["image-0", *(f"{name}-{number}" for number in range(1, count))]
-    store = FakeStore({each: make_record(each, hash_of(name, place), **options) for place, each in enumerate(ids)})
+    ids, seed = ["image-0", *(f"{name}-{number}" for number in range(1, count))], 1000 * sum(map(ord, name))
+    store = FakeStore({each: make_record(each, seed + place, **options) for place, each in enumerate(ids)})
     store.path = Path(name)
     return store
-
-
-def hash_of(name: str, number: int) -> int:
-    return 1000 * sum(map(ord, name)) + number
 
 
 def two_stores() -> tuple[FakeStore, FakeStore]:
@@ -116,9 +109,8 @@ def test_a_source_of_one_image_has_no_mismatched_pair() -> None:
 
 def task_of(*, batch_size: int = 4, workers: int = 0, weights: tuple[float, ...] | None = (2, 1)) -> PretrainTask:
     system, tokenizer = SYSTEMS["vlbert"], load_tokenizer("captions", CAPTIONS * 2)
-    config = system.sizes["small"](
-        vocab_size=tokenizer.vocab_size, region_feature_size=WIDTH, num_region_labels=21, **MATCHED
-    )
+    sizes = {"vocab_size": tokenizer.vocab_size, "region_feature_size": WIDTH, "num_region_labels": 21}
+    config = system.sizes["small"](**sizes, **MATCHED)
     rules = system.sampler(system.sampling(), tokenizer, config, num_classes=20)
     data = DataConfig(batch_size, workers)
     pairs = [(each.store, table(each)) for each in sources()]
@@ -186,8 +178,7 @@ def test_a_run_on_two_stores_says_so_and_goes_on_in_the_same_bits(tmp_path: Path
 
     run(tmp_path / "parts", sources((1, 3)), stop_at_step=3)
     parts = run(tmp_path / "parts", sources((1, 3)), resume=True)
-    left, right = (load_file(each.training.checkpoint / "model" / "model.safetensors") for each in (whole, parts))
-    assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    assert_equal_checkpoints(whole.training.checkpoint, parts.training.checkpoint)
     assert parts.evaluation == whole.evaluation
 
     with pytest.raises(ValueError, match=r"task\.sources: .*'weight': 3.* -> .*'weight': 4"):
@@ -218,41 +209,27 @@ def test_held_out_images_are_found_in_each_store(tmp_path: Path) -> None:
 
 def test_notes_name_the_store(tmp_path: Path) -> None:
     stores = two_stores()
-    given = [
-        captioned(stores[0], rows_of(stores[0], "a")),
-        captioned(stores[1], [*rows_of(stores[1], "b"), ("x", " ")]),
-    ]
+    given = [captioned(stores[0], rows_of(stores[0], "a"))]
+    given.append(captioned(stores[1], [*rows_of(stores[1], "b"), ("x", " ")]))
     notes = run(tmp_path / "run", given).notes
     assert notes[0] == "sbu: 1 empty caption left out (the first is of x)"
     assert notes[1].startswith("in more than one store: 1 image id, such as image-0;") and len(notes) == 2
 
 
-def other_store(**changes: Any) -> FakeStore:
-    store = store_of("sbu", 5, width=changes.pop("width", WIDTH))
-    store.feature_dim = store["image-0"].features.shape[1]
-    for name, value in changes.items():
-        setattr(store, name, value)
-    return store
-
-
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (
-            {"fingerprint": Fingerprint("imported:other")},
-            "coco and sbu are of different feature spaces: imported:fake / imported:other; extract both with the same",
-        ),
-        ({"width": 40}, "coco and sbu: features have width 48 / 40; extract both"),
-        (
-            {"vocabulary": {"classes": ["cat"], "attributes": None}},
-            "coco and sbu have different class names .20, first 'class 0' / 1, first 'cat'., so class 7",
-        ),
-        ({"vocabulary": {"classes": None, "attributes": None}}, "different class names .20, first 'class 0' / none"),
+        ({"fingerprint": Fingerprint("imported:other")}, "spaces: imported:fake / imported:other; extract both "),
+        ({"feature_dim": 40}, "features have width 48 / 40; extract both"),
+        ({"vocabulary": {"classes": ["cat"]}}, "class names .20, first 'class 0' / 1, first 'cat'., so class 7"),
+        ({"vocabulary": {"classes": None}}, "have different class names .20, first 'class 0' / none"),
     ],
 )
 def test_stores_that_do_not_fit_each_other(tmp_path: Path, other: dict[str, Any], words: str) -> None:
-    first, second = store_of("coco", 3), other_store(**other)
-    with pytest.raises(ValueError, match=words):
+    first, second = store_of("coco", 3), store_of("sbu", 5, width=other.get("feature_dim", WIDTH))
+    for name, value in other.items():
+        setattr(second, name, value if name != "vocabulary" else {"attributes": None, **value})
+    with pytest.raises(ValueError, match=f"coco and sbu.*{words}"):
         run(tmp_path / "run", [captioned(first, rows_of(first, "a")), captioned(second, rows_of(second, "b"))])
 
 
@@ -268,12 +245,13 @@ def test_spaces_are_told_apart_by_what_they_are_made_of(tmp_path: Path) -> None:
 
 
 def test_weights_and_sources_that_do_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="some stores have a weight and some have none"):
-        run(tmp_path / "run", sources((1, None)))
-    with pytest.raises(ValueError, match="one store needs none"):
-        run(tmp_path / "run", sources((1, 1))[:1])
-    with pytest.raises(ValueError, match="needs a store with captions"):
-        run(tmp_path / "run", [])
+    for given, words in (
+        (sources((1, None)), "some stores have a weight and some have none"),
+        (sources((1, 1))[:1], "one store needs none"),
+        ([], "needs a store with captions"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run(tmp_path / "run", given)
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 

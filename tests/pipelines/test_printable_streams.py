@@ -1,7 +1,5 @@
 """Whatever is printed, logged, drawn or raised reaches the terminal as text."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

@@ -1,7 +1,5 @@
 """`roibeam probe` for every model, on a photo and on stored records, and what it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import partial
@@ -40,14 +38,11 @@ def make_record(count: int = 6, width: int = WIDTH) -> RegionRecord:
     generator = np.random.default_rng(0)
     corner = generator.uniform(0, 80, (count, 2))
     return RegionRecord(
-        image_id="a",
-        height=200,
-        width=160,
-        boxes=np.concatenate([corner, corner + 40], axis=1).astype(np.float32),
+        image_id="a", height=200, width=160, boxes=np.concatenate([corner, corner + 40], axis=1).astype(np.float32),
         features=generator.standard_normal((count, width)).astype(np.float16),
         class_ids=(np.arange(count) % 3).astype(np.uint16),
         class_scores=np.linspace(0.5, 0.9, count).astype(np.float32),
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +134,8 @@ def test_a_stored_feature_of_the_whole_image_is_read(tokenizer: Any) -> None:
     model, record = ImageBertForPreTraining(ImageBertConfig(**SIZES, global_feature_size=5)).eval(), make_record()
 
     def match(feature: np.ndarray | None) -> float | None:
-        return probe(
-            model, dataclasses.replace(record, image_feature=feature), "a cat", tokenizer, Names(CLASSES)
-        ).match
+        shown = dataclasses.replace(record, image_feature=feature)
+        return probe(model, shown, "a cat", tokenizer, Names(CLASSES)).match
 
     assert match(np.ones(5, record.features.dtype)) != match(np.full(5, 9, record.features.dtype))
     with pytest.raises(ValueError, match="reads global_features of width 5, the batch has none"):
@@ -263,11 +257,8 @@ def test_the_command(
     assert np.mean(looks["weights"]) == pytest.approx(looks["equal_share"], abs=1e-5)
     assert len(said["seen"]) == len(looks["weights"][0]) and said["warning"].startswith("Random weights.")
     beside = json.loads((tmp_path / "b.json").read_text())
-    assert {name: said[name] for name in beside} == beside and said.keys() - beside.keys() == {
-        "event",
-        "picture",
-        "device",
-    }
+    assert {name: said[name] for name in beside} == beside
+    assert said.keys() - beside.keys() == {"event", "picture", "device"}
     for name, blank in (("probe.svg", ()), ("probe-2.svg", ("--photo", "none"))):  # the word of `store show`
         alone = roibeam("probe", run_folder, photo.stem, text, "--store", pictures.store, *blank)
         assert alone.code == 0 and "<image" not in (run_folder / name).read_text()

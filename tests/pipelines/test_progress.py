@@ -1,18 +1,15 @@
 """What is told of a run: progress seen from elsewhere, and its summary."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tiny_commands import Cli
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.folder_protocol import LOCK_NAME, store_lock
@@ -34,7 +31,6 @@ from roibeam.pipelines.extract.store_progress import (
 from roibeam.pipelines.toyworld.rendering import draw_samples
 from roibeam.version import __version__
 
-Cli = Callable[..., Any]
 PLAN = Plan({}, {}, tuple(PlannedShard(number, 100, "") for number in range(40)))
 NOW = 1_800_000_000.0
 
@@ -92,9 +88,8 @@ def test_a_look_at_several_stores_shows_each_and_what_holds_for_all() -> None:
     finished = status(finished=40, state="finished")
     several = SeveralStatus({"a": slow, "c": stopped, "d": finished, "e": None})
     none = "not begun: no run has planned a store there yet"
-    assert several.text() == "\n".join(
-        ["a:", status_text(slow), "c:", status_text(stopped), "d:", status_text(finished), "e:", none]
-    )
+    told = ["a:", status_text(slow), "c:", status_text(stopped), "d:", status_text(finished), "e:", none]
+    assert several.text() == "\n".join(told)
     assert (several.is_well, several.is_over, several.has_work) == (False, False, True)
     assert [line["state"] for line in several.json_lines()] == ["running", "stopped", "finished", "not begun"]
     over = SeveralStatus({"c": stopped, "d": finished})

@@ -1,7 +1,5 @@
 """What is under way: a bar on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 import typer
+from tiny_commands import Cli
 
 from roibeam.pipelines.common.console import progress as progress_file
 from roibeam.pipelines.common.console.progress import (
@@ -56,9 +55,7 @@ def test_a_rate_below_one_a_second_is_told_by_its_seconds(unit: Any, per_second:
     assert unit.rate(per_second) == text
 
 
-def test_lines_tell_count_rate_time_left_and_failures(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_tell_count_rate_and_failures(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
     monkeypatch.setattr(progress_file, "time", SimpleNamespace(monotonic=lambda: now[0]))
     caplog.set_level(logging.INFO, progress_file.__name__)
@@ -78,9 +75,7 @@ def test_lines_tell_count_rate_time_left_and_failures(
     ]
 
 
-def test_lines_come_by_the_clock_also_when_nothing_moves(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_come_by_the_clock_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, progress_file.__name__)
     monkeypatch.setattr(progress_file, "SECONDS_BETWEEN_LINES", 0.05)
     monkeypatch.setattr(progress_file, "FIRST_LINE_SECONDS", 0.05)
@@ -133,9 +128,7 @@ def some_work() -> None:
 
 
 @pytest.mark.parametrize("no_colour", [False, True])
-def test_a_bar_fits_the_terminal(
-    terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch, no_colour: bool
-) -> None:
+def test_a_bar_fits_a_terminal(terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch, no_colour: bool) -> None:
     if no_colour:
         monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(progress_file, "SCREEN", Screen())
@@ -152,9 +145,7 @@ def test_a_dumb_terminal_gets_no_control_codes(terminal: Callable[..., str], mon
     assert terminal(some_work).replace("\r\n", "\n") == "a word above\n"
 
 
-def test_the_command_line_shows_what_we_log_and_not_what_libraries_do(
-    roibeam: Callable[..., Any], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_shows_what_we_log_alone(roibeam: Cli, capfd: pytest.CaptureFixture[str]) -> None:
     assert roibeam("recipes").code == 0  # any command sets the logs up
     logging.getLogger("roibeam.features.store").info("ours")
     logging.getLogger("apache_beam.runners").error("theirs")

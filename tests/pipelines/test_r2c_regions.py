@@ -1,8 +1,6 @@
 """VisualBERT's regions on VCR, R2C's: a ResNet-50 of torchvision's file that is told outlines in channels of its map,
 classes of boxes beside the features, and the whole image as the first region; trained along, or fixed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -91,9 +89,7 @@ def features_of(state: dict[str, torch.Tensor], task: PhotoTask, batch: TaskBatc
 
 
 @pytest.mark.parametrize("frozen", [(), (1, 2, 3, 4), tuple(STAGES)])
-def test_the_resnet_is_trained_along_or_stays(
-    made: PhotoStore, store: FeatureStore, tmp_path: Path, frozen: tuple[int, ...]
-) -> None:
+def test_the_resnet_is_trained(made: PhotoStore, store: FeatureStore, tmp_path: Path, frozen: tuple[int, ...]) -> None:
     """What tells outlines and classes is trained in any case; of the ResNet whatever is not frozen."""
     run = run_of(made, tmp_path / "run", encoder={"frozen_stages": frozen})
     task = run.task(store)

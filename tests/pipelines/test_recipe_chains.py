@@ -3,8 +3,6 @@
 What differs between two links on purpose is said by the later one (`left_open`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -62,9 +60,8 @@ def test_what_comes_after_fits_what_was_before(name: str) -> None:
         assert (recipe.start, recipe.build().region_feature_size) == (first.start, first.build().region_feature_size)
         own, earlier = recipe.build(), first.build()
         fields = own.own_fields()
-        assert {each: getattr(own, each) for each in fields} == {
-            each: recipe.changes.get(each, getattr(earlier, each)) for each in fields
-        }
+        wanted = {each: recipe.changes.get(each, getattr(earlier, each)) for each in fields}
+        assert {each: getattr(own, each) for each in fields} == wanted
 
 
 def test_texts_alone_need_no_features() -> None:
@@ -109,16 +106,10 @@ def one_of_each() -> list[Any]:
 def test_the_real_check_takes_the_model_of_its_own_pre_training(chain: Chain, name: str, tmp_path: Path) -> None:
     recipe = TASKS_AFTER[name]
     asked: Any = request(
-        recipe.task,
-        out=tmp_path / "run",
-        from_=str(chain.model_of(recipe.model)),
-        store=str(chain.store) if recipe.features is not None else None,
-        data=chain.folder / "data",
-        recipe=name,
-        toy=True,
-        end_to_end=recipe.end_to_end,
-        photos=str(chain.folder) if recipe.end_to_end else None,
-    )
+        recipe.task, out=tmp_path / "run", from_=str(chain.model_of(recipe.model)),
+        store=str(chain.store) if recipe.features is not None else None, data=chain.folder / "data", recipe=name,
+        toy=True, end_to_end=recipe.end_to_end, photos=str(chain.folder) if recipe.end_to_end else None,
+    )  # fmt: skip
     check_finetune(asked)
     start = start_of(asked, recipe)
     assert start.system.name == recipe.system and start.found is not None

@@ -1,7 +1,5 @@
 """What published runs of tasks build and feed: pieces and regions in batches that they make, heads, rates, targets."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

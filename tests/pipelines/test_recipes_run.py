@@ -1,22 +1,23 @@
-"""Every recipe runs: `roibeam pretrain` and `finetune --recipe NAME --toy` for a step, on a toy world.
+"""Every recipe runs: `roibeam pretrain` and `finetune --recipe NAME --toy` for a step or two, on a toy world.
 
-One of each (system, task, mode) in the default suite; all of them by `make test-recipes`. The slow suite takes a tenth
-of them, another one every day. What such a run builds is compared with its recipe by test_runs_are_recipes.py.
+One of each (system, task, mode) in the default suite; all of them by `make test-recipes`. The slow suite takes those of
+pre-training that are put together from other parts, and a tenth of the rest, another one every day. What such a run
+builds is compared with its recipe by test_runs_are_recipes.py.
 """
 
-from __future__ import annotations
-
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from glue_files import write_task
-from tiny_commands import Cli, ok
+from json_lines import json_lines
+from tiny_commands import Cli, command, ok
 
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
@@ -26,7 +27,7 @@ from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_befo
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 
 TURNS = 10
-SHORT = ("--steps", 1, "--batch-size", 2, "--threads", 1, "--device", "cpu", "--toy")
+SHORT = ("--batch-size", 2, "--threads", 1, "--device", "cpu", "--toy")
 
 
 def kind(recipe: Recipe | TaskRecipe) -> tuple[object, ...]:
@@ -36,16 +37,38 @@ def kind(recipe: Recipe | TaskRecipe) -> tuple[object, ...]:
     return recipe.system, recipe.end_to_end, recipe.task_text, recipe.text_corpus
 
 
-def cases(recipes: Iterable[tuple[str, Recipe | TaskRecipe]]) -> list[Any]:
-    """The first of each kind; the others are a soak, of which a share takes turns."""
+FIRST_STAGES = {recipe.after for recipe in RECIPES.values()}
+
+
+def parts(name: str) -> Iterator[object]:
+    """What a toy's run of pre-training is put together from: the system's choices and settings, its samples, its kinds
+    of data; and all of the run that it goes on from."""
+    recipe = RECIPES[name]
+    choices = recipe.toy_build().to_dict().items()
+    yield from ((recipe.system, *choice) for choice in choices if isinstance(choice[1], str | bool))
+    yield from ((recipe.system, *map(str, setting)) for setting in recipe.settings.items())
+    yield recipe.system, repr(recipe.sampling)
+    yield recipe.system, recipe.text_corpus, recipe.end_to_end, "global" in name
+    yield recipe.data.partition(",")[0] if recipe.task_text else "captions", bool(recipe.after)
+    if recipe.after:
+        yield from parts(recipe.after)
+
+
+def cases(recipes: Mapping[str, Recipe | TaskRecipe]) -> list[Any]:
+    """The first of each kind; those of pre-training with a part that those before lack are slow, but first stages,
+    which run with what comes after; others are a soak, of which a share takes turns: they differ in numbers only."""
     first: dict[tuple[object, ...], str] = {}
-    named = dict(recipes)
-    for name, recipe in named.items():
+    slow, others, seen = list[str](), list[str](), set[object]()
+    for name, recipe in recipes.items():
         first.setdefault(kind(recipe), name)
+        own = set() if isinstance(recipe, TaskRecipe) or name in FIRST_STAGES else set(parts(name))
+        if name not in first.values():
+            (others if own <= seen else slow).append(name)
+        seen |= own
     turn, share = date.today().toordinal() % TURNS, float(os.environ.get("ROIBEAM_SOAK", "1"))
-    others = [name for name in named if name not in first.values()]
     chosen = others if share >= 1 else others[turn::TURNS]
-    return [*first.values(), *(pytest.param(name, marks=pytest.mark.soak) for name in chosen)]
+    marked = [pytest.param(name, marks=pytest.mark.slow) for name in slow]
+    return [*first.values(), *marked, *(pytest.param(name, marks=pytest.mark.soak) for name in chosen)]
 
 
 class World:
@@ -55,8 +78,6 @@ class World:
     """
 
     def __init__(self, folder: Path) -> None:
-        from tiny_commands import command
-
         self.world, self.tasks = folder / "world", folder / "tasks"
         self.perfect, self.entities, self.detected = folder / "perfect", folder / "entities", folder / "detected"
         options = ("--perfect-store", self.perfect, "--tasks", self.tasks, "--entities", self.entities)
@@ -82,18 +103,21 @@ class World:
             shutil.copy(self.world / "coco" / each["filepath"] / each["filename"], photos)
             rows.append(f"{each['sentences'][0]['raw']}\t{Path(each['filename']).stem}")
         self.few.write_text("\n".join(rows) + "\n")
-        command("extract", photos, self.detected, "--detector", "toy", "--workers", 1)
+        command("extract", photos, self.detected, "--detector", "toy", "--image-feature", "region", "--workers", 1)
 
     def of_pretraining(self, recipe: Recipe) -> tuple[object, ...]:
         end_to_end = recipe.end_to_end and not recipe.on_stored
-        store = self.detected if end_to_end else self.perfect
+        has_global = "global_feature_size" in recipe.build.fields  # of which the perfect store has none
+        few = end_to_end or has_global
+        store = self.detected if few else self.perfect
         given: list[object] = ["--store", store, "--tokenizer", self.world / "vocab.txt", "--min-match", 0]
         if not recipe.task_text or recipe.after:
-            given += ["--captions", self.few if end_to_end else self.captions]
+            given += ["--captions", self.few if few else self.captions]
         if recipe.task_text:
             given += [word for file in self.texts(recipe) for word in ("--task-text", file)]
-        if "global_feature_size" in recipe.build.fields:  # of which no toy store has any
-            given += ["--set", "model.global_feature_size=0"]
+        if has_global:
+            width = json.loads((self.detected / "manifest.json").read_text())["feature_dim"]
+            given += ["--set", f"model.global_feature_size={width}"]
         if recipe.text_corpus:
             given += ["--text-corpus", self.world / "text" / "corpus.txt"]
         if getattr(recipe.sampling, "told_classes", False):
@@ -133,17 +157,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("toy"))
 
 
-@pytest.mark.parametrize("name", cases(RECIPES.items()))
+@pytest.mark.parametrize("name", cases(RECIPES))
 def test_a_pre_training_recipe_runs(roibeam: Cli, world: World, tmp_path: Path, name: str) -> None:
-    given = ("--set", "train.accumulation=1", *world.of_pretraining(RECIPES[name]))
-    ok(roibeam("pretrain", tmp_path / "run", "--recipe", name, *SHORT, *given))
+    given = ("--set", "train.accumulation=1", "--steps", 2, *world.of_pretraining(RECIPES[name]))
+    facts = json_lines(ok(roibeam("pretrain", tmp_path / "run", "--recipe", name, *SHORT, *given, "--json")).out)
+    assert len(facts) == len(stages_before(name)) + 1
+    assert all(fact["step"] == 2 and math.isfinite(fact["last"]["loss"]) for fact in facts)
     last = tmp_path / "run" / (f"stage-{len(stages_before(name)) + 1}" if stages_before(name) else ".")
-    assert (last / "checkpoints" / "step-00000001" / "model").is_dir()
+    assert (last / "checkpoints" / "step-00000002" / "model").is_dir()
 
 
-@pytest.mark.parametrize("name", cases(TASK_RECIPES.items()))
+@pytest.mark.parametrize("name", cases(TASK_RECIPES))
 def test_a_task_recipe_runs(roibeam: Cli, world: World, tmp_path: Path, name: str) -> None:
     recipe = TASK_RECIPES[name]
-    given = ("--task", recipe.task, "--from", "none", *world.of_task(recipe))
+    given = ("--task", recipe.task, "--from", "none", "--steps", 1, *world.of_task(recipe))
     ok(roibeam("finetune", tmp_path / "run", "--recipe", name, *SHORT, *given))
     assert (tmp_path / "run" / "checkpoints" / "step-00000001" / "model").is_dir()

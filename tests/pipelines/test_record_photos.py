@@ -1,7 +1,5 @@
 """Photos of stored records: found, read as their boxes mean them, or named with what is wrong."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

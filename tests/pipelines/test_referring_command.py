@@ -1,8 +1,6 @@
 """A referring task by its commands: annotated boxes of a second store stand behind the others in training alone, and
 VL-BERT's published run, from photos and on stored features."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import asdict, replace
@@ -71,9 +69,7 @@ def made(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 @pytest.mark.slow
-def test_a_second_store_is_needed_in_training_alone(
-    roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
+def test_a_second_store_is_needed_in_training(roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """Predictions of other splits are the same with and without it."""
     store, annotated, data = made
     task = ("--set", "refcoco+.boxes=stored", "--set", "refcoco+.annotated_in_training=true")
@@ -110,9 +106,8 @@ def test_vl_bert_s_published_run_is_trained_predicted_and_scored(
     """Small: with the head of its release, and from photos by its own rule of what is right. A store whose regions were
     proposed is noted: the run is of given boxes."""
     _, _, data = made
-    boxes = write_store(
-        tmp_path / "proposed", boxes=BOXES, fingerprint=Fingerprint(feature_space_of(PROPOSED), {}, PROPOSED)
-    )
+    proposed = Fingerprint(feature_space_of(PROPOSED), {}, PROPOSED)
+    boxes = write_store(tmp_path / "proposed", boxes=BOXES, fingerprint=proposed)
     run, out = tmp_path / "run", tmp_path / "said.json"
     place = ("--store", boxes, "--data", data, "--device", "cpu", "--threads", 1)
     seen = ("--photos", photos) if through_the_detector else ()
@@ -133,9 +128,7 @@ def test_vl_bert_s_published_run_is_trained_predicted_and_scored(
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_box_that_the_store_lacks_is_told_before_anything_is_written(
-    roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path, split: str
-) -> None:
+def test_a_box_that_the_store_lacks(roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path, split: str) -> None:
     """Of a later image, which no batch has asked for yet."""
     _, boxes, data = made
     content = json.loads((data / "instances.json").read_text())
@@ -156,9 +149,7 @@ def test_a_sentence_that_no_model_is_asked_about_needs_no_record(made: tuple[Pat
             choice.check([replace(group, is_open=True)])
 
 
-def test_what_is_measured_in_the_input_of_a_network_needs_photos(
-    roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
+def test_measures_in_the_input_need_photos(roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path) -> None:
     store, _, data = made
     words = ("finetune", tmp_path / "run", "--task", "refcoco+", "--from", "none", "--system", "vlbert")
     for field, said in (

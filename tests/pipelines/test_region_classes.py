@@ -1,7 +1,5 @@
 """Which of a system's objectives a run has, by what its stores tell of the classes of regions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,9 +1,8 @@
 """Where regions mean nothing: what is known of a detector and of its photos, and what is said."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,9 +58,7 @@ def test_a_world_is_known_by_its_file_alone(world: Path, tmp_path: Path) -> None
         ("download.json", {"format": "roibeam-download", DRAWN_WORLD: True}, "images/00000/a.jpg"),
     ],
 )
-def test_all_pictures_that_a_world_draws_are_known(
-    tmp_path: Path, name: str, content: dict[str, Any], photo: str
-) -> None:
+def test_all_pictures_of_a_world_are_known(tmp_path: Path, name: str, content: dict[str, Any], photo: str) -> None:
     """Of its tasks and its web, and of what was fetched from that web; each also as members of archives."""
     place = tmp_path / "drawn" / photo
     assert world_of(str(place)) is None
@@ -95,27 +92,20 @@ def test_random_weights_mean_nothing_anywhere(world: Path) -> None:
 
 
 def test_what_the_run_recorded_holds_after_the_world_has_moved(world: Path, tmp_path: Path) -> None:
+    """A store of before its folder was known is looked at again."""
+    assert warning_of_config(config(TOY, world, **{DRAWN_WORLD: False}), CLASSES) is None
     recorded = config(TOY, world, **{DRAWN_WORLD: True})
     (tmp_path / "world").rename(tmp_path / "elsewhere")
     assert warning_of_config(recorded, CLASSES) is None
     assert warning_of_config(config(TOY, world), CLASSES) == TOY_ON_PHOTOS
 
 
-def test_a_store_of_before_a_folder_was_known_is_looked_at_again(world: Path) -> None:
-    assert warning_of_config(config(TOY, world, **{DRAWN_WORLD: False}), CLASSES) is None
-
-
 def test_a_merged_store_is_as_good_as_its_worst_part(tmp_path: Path) -> None:
-    class Manifest:
-        classes = ("cat", "dog")
-
-        def __init__(self, content: dict[str, Any]) -> None:
-            self.config = content
+    def warning_of(content: dict[str, Any]) -> str | None:
+        manifest: Any = SimpleNamespace(classes=("cat", "dog"), config=content)
+        return warning_of_store(manifest)
 
     parts = [{"config": config("good.pkl", tmp_path)}, {"config": config("random:7", tmp_path)}]
-    told: Any = Manifest({"max_failures": 0.1, "copy": {"sources": parts}})
-    assert warning_of_store(told) == RANDOM_WEIGHTS
-    nested: Any = Manifest({"copy": {"sources": [{"config": told.config}]}})
-    assert warning_of_store(nested) == RANDOM_WEIGHTS
-    fine: Any = Manifest({**config("good.pkl", tmp_path), "copy": {"sources": parts[:1]}})
-    assert warning_of_store(fine) is None
+    told = {"max_failures": 0.1, "copy": {"sources": parts}}
+    assert warning_of(told) == warning_of({"copy": {"sources": [{"config": told}]}}) == RANDOM_WEIGHTS
+    assert warning_of({**config("good.pkl", tmp_path), "copy": {"sources": parts[:1]}}) is None

@@ -1,19 +1,23 @@
-"""Stores written at URLs: equal to local ones, and whole after broken uploads, kills and two runs at once."""
-
-from __future__ import annotations
+"""Stores written at URLs: equal to local ones, and whole after broken uploads, kills and two runs at once; and one in a
+bucket of a real S3 server (moto, on this machine), written by several processes."""
 
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+from disturbed_runs import BucketCommand, Command, Ended, Run
+from faulty_s3 import KEYS, FaultyS3, faulty_s3
 from object_store import URL, ObjectStore, kill_at
-from tiny_commands import digest, one_line
+from tiny_commands import Cli, digest, one_line
+from tiny_commands import extract as extract_store
 
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.reading.staging import StagedStore
@@ -25,8 +29,8 @@ from roibeam.pipelines.extract.shard.store_folder import tidy_store
 from roibeam.pipelines.extract.store_progress import StatusView
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
 SHARDS = 3
+OPTIONS = ("--threads", 1, "--shard-size", 2, "--max-failures", 1)
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +51,15 @@ def photos(drawn: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def extract(roibeam: Cli, photos: Path, tiny_network: tuple[str, ...]) -> Cli:
     """extract(store, *options): shards of two photos, one of the six is broken."""
-    return lambda store, *options: roibeam(
-        "extract", photos, store, *tiny_network, "--threads", 1, "--shard-size", 2, "--max-failures", 1, *options
-    )
+    return lambda store, *options: roibeam("extract", photos, store, *tiny_network, *OPTIONS, *options)
 
 
-_wanted: list[str] = []
-
-
-@pytest.fixture
-def wanted(extract: Cli, tmp_path: Path) -> str:
-    """The content digest of the undisturbed local run, made once."""
-    if not _wanted:
-        assert extract(tmp_path / "local").code == 0
-        _wanted.append(digest(tmp_path / "local"))
-    return _wanted[0]
+@pytest.fixture(scope="module")
+def wanted(drawn: Path, tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> str:
+    """The content digest of the undisturbed local run."""
+    store = tmp_path_factory.mktemp("local") / "store"
+    extract_store(drawn, store, *tiny_network, *OPTIONS)
+    return digest(store)
 
 
 def check_whole(store: Path, wanted: str, staged: Path) -> None:
@@ -78,9 +76,7 @@ def check_whole(store: Path, wanted: str, staged: Path) -> None:
     assert len(list(reader)) == 5
 
 
-def test_a_store_in_memory_is_the_local_one(
-    extract: Cli, roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_store_in_memory_is_alike(extract: Cli, roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
     assert extract(tmp_path / "local").code == 0
     wanted = digest(tmp_path / "local")
     url = f"memory://{tmp_path.name}/store"
@@ -119,9 +115,7 @@ def test_folders_that_cannot_be_a_store(extract: Cli, bucket: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("fault", ["fails", pytest.param("is short", marks=pytest.mark.slow)])
-def test_a_broken_upload_leaves_no_manifest_and_a_rerun_mends_it(
-    extract: Cli, bucket: Path, tmp_path: Path, wanted: str, fault: str
-) -> None:
+def test_a_broken_upload_is_mended(extract: Cli, bucket: Path, tmp_path: Path, wanted: str, fault: str) -> None:
     store, tries = bucket / "store", Counter[str]()
 
     def refuse(name: str) -> None:
@@ -149,26 +143,21 @@ def test_a_broken_upload_leaves_no_manifest_and_a_rerun_mends_it(
     assert summary["in_all"]["images"] == 6 and summary["in_all"]["dead_letters"]["total"] == 1
 
 
+PLACES = ("*00001.jsonl", "plan.json", ".heartbeat-*", "part-00002.*.lmdb", "dead_*", "manifest.json")
+
+
 @pytest.mark.parametrize(
     "at, when",
     [
         ("part-00001.json", "before"),  # between data and manifest
         pytest.param("part-00001.json", "after", marks=pytest.mark.slow),
-        *(
-            pytest.param(name, "before", marks=pytest.mark.slow)
-            for name in ("*00001.jsonl", "plan.json", ".heartbeat-*", "part-00002.*.lmdb", "dead_*", "manifest.json")
-        ),
+        *(pytest.param(name, "before", marks=pytest.mark.slow) for name in PLACES),
         # What is there is what is there before the next of them.
-        *(
-            pytest.param(name, "after", marks=[pytest.mark.slow, pytest.mark.soak(cases=True)])
-            for name in ("*00001.jsonl", "plan.json", ".heartbeat-*", "part-00002.*.lmdb", "dead_*", "manifest.json")
-        ),
+        *(pytest.param(name, "after", marks=[pytest.mark.slow, pytest.mark.soak(cases=True)]) for name in PLACES),
         pytest.param("report.html", "after", marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_run_is_finished_by_the_same_command(
-    extract: Cli, bucket: Path, tmp_path: Path, wanted: str, at: str, when: str
-) -> None:
+def test_a_killed_run_is_finished(extract: Cli, bucket: Path, tmp_path: Path, wanted: str, at: str, when: str) -> None:
     store = bucket / "store"
     kill_at(at, when, lambda: extract(f"{URL}{store}"), store)
     if (at, when) == ("part-00001.json", "before"):
@@ -237,9 +226,7 @@ def test_a_run_that_ends_takes_nothing_from_one_that_still_uploads(
     assert len(list(store.glob("part-00002.*.lmdb"))) == 1 and not (store / "part-00002.dead.lmdb").exists()
 
 
-def test_damaged_objects_are_extracted_again_and_dead_letters_retried(
-    extract: Cli, photos: Path, bucket: Path, tmp_path: Path, wanted: str
-) -> None:
+def test_damaged_objects_are_made_again(extract: Cli, photos: Path, bucket: Path, tmp_path: Path, wanted: str) -> None:
     store = bucket / "store"
     assert extract(f"{URL}{store}").code == 0
     (store / "part-00000.json").write_bytes(b"{")
@@ -254,9 +241,8 @@ def test_damaged_objects_are_extracted_again_and_dead_letters_retried(
     assert retried.code == 0 and "1 image extracted" in retried.out and "6 records" in retried.out
     assert len(list(store.glob("*.lmdb"))) == SHARDS and verify_store(store, deep=True) == []
     summary = json.loads((store / "run_summary.json").read_bytes())
-    assert (summary["this_run"]["images"], summary["this_run"]["copied"]) == (1, 1) and summary["in_all"][
-        "dead_letters"
-    ]["total"] == 0
+    assert (summary["this_run"]["images"], summary["this_run"]["copied"]) == (1, 1)
+    assert summary["in_all"]["dead_letters"]["total"] == 0
 
 
 def test_progress_of_a_run_seen_from_elsewhere(extract: Cli, roibeam: Cli, bucket: Path, wanted: str) -> None:
@@ -276,3 +262,59 @@ def test_progress_of_a_run_seen_from_elsewhere(extract: Cli, roibeam: Cli, bucke
     assert (beat.shard, beat.images, beat.stage) == (1, 2, "uploading")
     assert status.standing.images == 4 and dict(status.standing.failures) == {"empty file": 1}
     assert status.images_per_second > 0 and status.eta_seconds is not None and status.silent_seconds(beat) < 60
+
+
+@pytest.fixture
+def s3() -> Iterator[FaultyS3]:
+    """A server whose answers are all good."""
+    with faulty_s3() as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_a_store_in_a_bucket(s3: FaultyS3, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+    draw_samples(tmp_path / "samples", count=9)
+    photos = tmp_path / "samples" / "images"
+    (photos / "bad.jpg").write_bytes(b"")
+    url, local = "s3://bucket/some/store", tmp_path / "local"
+    options = (*tiny_network, "--threads", 1, "--shard-size", 2, "--max-failures", 1)
+    extract_store(photos, local, *options)
+
+    def roibeam(*arguments: object) -> Ended:
+        work = BucketCommand(Command(tuple(map(str, arguments))), s3.settings)
+        return Run(work, tmp_path).wait()
+
+    two_processes = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
+    words = map(str, ("extract", photos, url, *options, "--json", *two_processes))  # from nothing, as a user starts it
+    command = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()", *words]
+    environment = {**os.environ, **s3.settings}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    wanted = digest(local)
+    assert json.loads(done.stdout.splitlines()[-1])["content_digest"] == wanted
+
+    bucket = s3.files()
+    names = [path.removeprefix("bucket/some/store/") for path in bucket.find("bucket/some/store")]
+    assert len([name for name in names if name.endswith(".lmdb")]) == 5 and not [n for n in names if n[0] == "."]
+    staged = StagedStore(url, tmp_path / "staged", storage_options={"endpoint_url": s3.url, **KEYS})
+    staged.stage()
+    assert staged.manifest.content_digest == wanted and len(list(staged)) == 9
+    assert verify_store(tmp_path / "staged", deep=True) == []
+
+    # An attempt that was killed between data and manifest, and a lost data file.
+    bucket.rm_file("bucket/some/store/part-00000.json")
+    bucket.pipe_file("bucket/some/store/part-00000.dead.lmdb", b"half")
+    lost = next(name for name in names if name.startswith("part-00001.") and name.endswith(".lmdb"))
+    bucket.rm_file(f"bucket/some/store/{lost}")
+    status = json.loads(roibeam("progress", url, "--json").last_line)
+    assert status["shards"] == {"planned": 5, "finished": 4, "in_work": 0, "waiting": 1}
+    again = roibeam("extract", photos, url, *options, "--json")
+    last = json.loads(again.last_line)
+    assert again.code == 0 and last["new_images"] == 4 and last["content_digest"] == wanted, again.said
+    data = [path for path in bucket.find("bucket/some/store") if path.endswith(".lmdb")]
+    assert len(data) == 5 and not [path for path in data if "dead" in path]
+    assert json.loads(roibeam("progress", url, "--json").last_line)["complete"]
+
+    nowhere = roibeam("extract", photos, "s3://none/store", *options)
+    assert nowhere.code == 1 and "Traceback" not in nowhere.said
+    assert nowhere.last_line.startswith("roibeam: s3://none/store/") and "bucket does not exist" in nowhere.last_line

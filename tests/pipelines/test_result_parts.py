@@ -1,7 +1,5 @@
 """Parts of a result file: one call at a time, several processes, none of them waited for without end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +41,8 @@ def test_a_process_that_is_gone_is_not_waited_for(tmp_path: Path, monkeypatch: p
     with main.missing() as missing:
         assert missing == [0]
         main.write(0, None)
-    with pytest.raises(
-        ValueError, match=r"part-00001\.json: is missing, and no process that would write it is at work"
-    ):
+    words = r"part-00001\.json: is missing, and no process that would write it is at work"
+    with pytest.raises(ValueError, match=words):
         main.wait()
     with other.missing():  # it is there: its part comes
         monkeypatch.setattr(processes.time, "sleep", lambda _: other.write(1, None))

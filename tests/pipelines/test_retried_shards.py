@@ -1,11 +1,8 @@
 """`extract --retry-dead-letters`: only failed images are computed, the other records are kept, through kills too."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from forks import KILLED, in_a_fork
 from object_store import URL
-from tiny_commands import digest
+from tiny_commands import Cli, damage_record, digest, ok
 
-from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
 BROKEN = ("sample_00001", "sample_00004")  # of two of the three shards
 
 
@@ -35,9 +30,8 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def extract(roibeam: Cli, photos: Path, tiny_network: tuple[str, ...]) -> Cli:
-    return lambda store, *options: roibeam(
-        "extract", photos, store, *tiny_network, "--threads", 1, "--shard-size", 3, "--max-failures", 1, *options
-    )
+    given = (*tiny_network, "--threads", 1, "--shard-size", 3, "--max-failures", 1)
+    return lambda store, *options: roibeam("extract", photos, store, *given, *options)
 
 
 @pytest.fixture(params=["disk", pytest.param("URL", marks=pytest.mark.slow)])
@@ -77,11 +71,7 @@ def test_only_failed_images_are_computed(
 
     # A record that is damaged meanwhile is none to copy.
     mend(photos, BROKEN[1])
-    path = next(store.glob("part-00001.*.lmdb"))
-    data = bytearray(path.read_bytes())
-    with FeatureStore(store) as opened:
-        data[data.index(opened["sample_00003"].features.tobytes()) + 5] ^= 1
-    path.write_bytes(data)
+    damage_record(store, "sample_00003")
     done = extract(url, "--retry-dead-letters")
     assert done.code == 0 and this_run(store) == (2, 1, 1) and "'sample_00003': " in done.err
     assert whole_shard.exists()
@@ -92,9 +82,7 @@ def test_only_failed_images_are_computed(
         assert own["fingerprint"] == fresh["fingerprint"] and own["content_digest"] == fresh["content_digest"]
 
 
-def test_a_run_that_was_killed_keeps_the_records(
-    roibeam: Cli, extract: Cli, photos: Path, place: tuple[str, Path], tmp_path: Path
-) -> None:
+def test_kills_keep_records(roibeam: Cli, extract: Cli, photos: Path, place: tuple[str, Path], tmp_path: Path) -> None:
     """Between the moment a shard counts as unfinished and its new manifest; the rerun needs no option. The store can be
     read meanwhile, as it was."""
     url, store = place
@@ -110,10 +98,9 @@ def test_a_run_that_was_killed_keeps_the_records(
 
     assert in_a_fork(lambda: dies_at("run_extraction", "--retry-dead-letters"), tmp_path)[0] == KILLED
     assert len(list(store.glob("retried-*.json"))) == 2 and len(list(store.glob("part-*.json"))) == 1
-    assert {problem.file for problem in verify_store(store) if not problem.leftover} == {
-        "part-00000.json", "part-00001.json"
-    }  # fmt: skip
-    assert all(not problem.file.endswith(".lmdb") for problem in verify_store(store))
+    problems = verify_store(store)
+    assert {each.file for each in problems if not each.leftover} == {"part-00000.json", "part-00001.json"}
+    assert not any(each.file.endswith(".lmdb") for each in problems)
     assert len(roibeam("store", "ids", url).out.splitlines()) == 7
     assert roibeam("store", "copy", url, tmp_path / "copy").code == 0 and digest(tmp_path / "copy") == before
     # Also when a rerun has finished its shards, and the next one has tidied.
@@ -138,8 +125,7 @@ def test_a_corrected_list_counts_for_what_was_not_extracted(
         lines = [f"{image_id},{name}.jpg,{caption}" for image_id, (name, caption) in rows.items()]
         (tmp_path / "list.csv").write_text("\n".join(["image_id,image_path,caption", *lines, ""]))
         names = ("--photos", photos, "--threads", 1, "--shard-size", 3, "--max-failures", 1)
-        done = roibeam("extract", tmp_path / "list.csv", to, *names, *tiny_network, *options)
-        assert done.code == 0, done.err
+        done = ok(roibeam("extract", tmp_path / "list.csv", to, *names, *tiny_network, *options))
         return [line.removeprefix("note: ") for line in done.out.splitlines() if line.startswith("note: ")]
 
     def captions() -> dict[str, list[str]]:

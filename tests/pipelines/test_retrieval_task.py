@@ -1,7 +1,5 @@
 """Retrieval as a task: its files, its wrong pairs, pictures that look alike, its losses; and all pairs of a split."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -11,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 from captioned_records import CAPTIONS, FakeStore, make_record, make_store
-from task_groups import SIZES, TINY, batches, drop, small_network, tokenizer
+from safetensors.torch import save_file
+from small_files import write_json
+from small_pretraining import in_floats_of
+from task_groups import batches, small_network
 
 from roibeam.model.common.losses import SumCount
 from roibeam.model.task_losses import retrieval_losses
@@ -28,7 +29,7 @@ from roibeam.pipelines.finetuning.metrics.retrieval import (
 from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.run.group_task import scores_of
 from roibeam.pipelines.finetuning.run.losses import loss_named
-from roibeam.pipelines.finetuning.run.network import read_network, started_network
+from roibeam.pipelines.finetuning.run.network import read_network
 from roibeam.pipelines.finetuning.run.pair_scores import (
     JointPairs,
     PairParts,
@@ -56,16 +57,12 @@ CPU = torch.device("cpu")
 DIGEST = "0123456789ab"
 
 
-# Files
-
-
 def karpathy(folder: Path, splits: dict[str, str], captions: int = 2) -> Path:
     """A file of images "a" to "...", by split."""
     images = []
     for number, (name, split) in enumerate(splits.items()):
-        sentences = [
-            {"sentid": 10 * number + each, "raw": f" {name} {each}.", "tokens": [name]} for each in range(captions)
-        ]
+        texts = [(10 * number + each, f" {name} {each}.") for each in range(captions)]
+        sentences = [{"sentid": sentid, "raw": raw, "tokens": [name]} for sentid, raw in texts]
         images.append({"filename": f"{name}.jpg", "imgid": number, "split": split, "sentences": sentences})
     path = folder / "dataset_flickr30k.json"
     path.write_text(json.dumps({"images": images, "dataset": "flickr30k"}))
@@ -112,9 +109,6 @@ def test_a_folder_with_two_data_sets_or_none_says_so(tmp_path: Path) -> None:
         read_captioned(tmp_path, "val")
 
 
-# Wrong pairs
-
-
 def some_groups(num_images: int = 5, *, per_image: bool = False) -> list[TaskGroup]:
     pictures = [
         CaptionedPicture(f"image-{number}", tuple(f"caption {number} {each}" for each in range(3)))
@@ -157,20 +151,11 @@ def test_a_group_draws_one_of_several_mixes_and_one_of_its_captions() -> None:
     assert all(len(group.images) == len(group.rows) for group in drawn if len(group.rows) == 3)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["photo"], "no kind 'photo'"),
-        (["image", "|"], "a mix without a wrong pair"),
-        ([], "a mix without a wrong pair"),
-    ],
-)
-def test_mixes_that_are_none(words: list[str], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        RetrievalOptions(distractors=tuple(words))
-
-
-# Pictures that look alike
+def test_mixes_that_are_none() -> None:
+    none = "a mix without a wrong pair"
+    for words, says in ((["photo"], "no kind 'photo'"), (["image", "|"], none), ([], none)):
+        with pytest.raises(ValueError, match=says):
+            RetrievalOptions(distractors=tuple(words))
 
 
 @pytest.mark.parametrize("spare", [0, 32])
@@ -211,33 +196,22 @@ def test_pictures_that_are_all_the_same_have_no_hard_pairs(tmp_path: Path) -> No
         hard_neighbours({"a": record, "b": record}, ["a", "b"], tmp_path / "h.npz", features="f")
 
 
-# Losses
-
-
-@pytest.mark.parametrize("name", ["binary", "multi_class", "triplet"])
-def test_losses_of_groups_are_those_of_the_model_room(name: str) -> None:
+def test_losses_of_groups_are_those_of_the_model_room_and_their_sum_counts_each_as_its_mean() -> None:
     scores, targets = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.zeros(6, dtype=torch.long)
-    real = torch.ones(6, 4, dtype=torch.bool)
-    loss = loss_named(CHOICE, name)
-    ours, wanted = loss.term(scores, targets, real), retrieval_losses(scores, targets, [name])[name]
-    torch.testing.assert_close(ours.mean, wanted.mean)
-    assert loss.count(targets, real) == int(ours.count) == int(wanted.count)
-
-
-def test_the_sum_of_the_three_losses_counts_each_as_its_mean() -> None:
-    scores, targets = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.zeros(6, dtype=torch.long)
-    loss, real = loss_named(CHOICE, "all_three"), torch.ones(6, 4, dtype=torch.bool)
+    real, means = torch.ones(6, 4, dtype=torch.bool), []
+    for name in ("binary", "multi_class", "triplet"):
+        loss = loss_named(CHOICE, name)
+        ours, wanted = loss.term(scores, targets, real), retrieval_losses(scores, targets, [name])[name]
+        torch.testing.assert_close(ours.mean, wanted.mean)
+        assert loss.count(targets, real) == int(ours.count) == int(wanted.count)
+        means.append(wanted.mean)
+    loss = loss_named(CHOICE, "all_three")
     ours = loss.term(scores, targets, real)
-    three = retrieval_losses(scores, targets, ["binary", "multi_class", "triplet"])
-    torch.testing.assert_close(ours.mean, torch.stack([each.mean for each in three.values()]).sum())
+    torch.testing.assert_close(ours.mean, torch.stack(means).sum())
     # A shorter group is read without its padding.
-    lowest = float(torch.finfo(scores.dtype).min)
-    padded = torch.cat([scores, torch.full((6, 2), lowest)], dim=1)
+    padded = torch.cat([scores, torch.full((6, 2), float(torch.finfo(scores.dtype).min))], dim=1)
     shorter: SumCount = loss.term(padded, targets, torch.cat([real, ~real[:, :2]], dim=1))
     torch.testing.assert_close(shorter.mean, ours.mean)
-
-
-# All pairs
 
 
 def split_groups(*, same_text: bool = True) -> tuple[list[TaskGroup], list[TaskGroup]]:
@@ -258,10 +232,8 @@ def plan_of(system: str, network: Any, folds: int = 1) -> tuple[Any, PairPlan]:
     return made, plan_pairs(made, captions, images, found)
 
 
-def in_doubles(batch: Any) -> Any:
-    from small_pretraining import in_floats_of
-
-    return in_floats_of(batch, torch.float64)
+def parts_of(network: Any, read: Any, plan: PairPlan, out: Path, at_once: int = 8) -> PairParts:
+    return PairParts(pair_scorer(network.module), read, plan, at_once=at_once, device=CPU, out=out, digest=DIGEST)
 
 
 class DoubleBatches:
@@ -271,10 +243,10 @@ class DoubleBatches:
         self._made = made
 
     def texts(self, groups: Any) -> Any:
-        return in_doubles(self._made.texts(groups))
+        return in_floats_of(self._made.texts(groups), torch.float64)
 
     def images(self, groups: Any) -> Any:
-        return in_doubles(self._made.images(groups))
+        return in_floats_of(self._made.images(groups), torch.float64)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -287,15 +259,13 @@ def test_blocks_score_as_the_plain_loop_does(system: str, double: bool, apart: f
     for row, caption in enumerate(captions):
         for column, image in enumerate(images):
             one = made.batch([TaskGroup("one", image.images, caption.rows)])
-            inputs = in_doubles(one.inputs) if double else one.inputs
+            inputs = in_floats_of(one.inputs, torch.float64) if double else one.inputs
             with torch.no_grad():
                 plain[row, column] = scores_of(network.module, type(one)(inputs, (1,), None, ("one",)), CHOICE)[0, 0]
-    scorer = pair_scorer(network.module)
-    assert isinstance(scorer, TwoStreamPairs if system == "vilbert" else JointPairs)
+    assert isinstance(pair_scorer(network.module), TwoStreamPairs if system == "vilbert" else JointPairs)
     (part,) = plan.parts
     read: Any = DoubleBatches(made) if double else made
-    parts = PairParts(scorer, read, plan, at_once=7, device=CPU, out=tmp_path / "scores", digest=DIGEST)
-    found = parts.block(part)
+    found = parts_of(network, read, plan, tmp_path / "scores", at_once=7).block(part)
     for text, rows in enumerate(part.rows):
         for row in rows:
             largest = np.abs(plain).max()
@@ -310,18 +280,14 @@ def written(folder: Path, network: Any, *, folds: int = 1, ranks: int = 1) -> tu
     for rank in reversed(range(ranks)):
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
         with result_lock(out):
-            parts = PairParts(
-                pair_scorer(network.module), made, plan, at_once=8, device=CPU, out=out, digest=DIGEST
-            )  # fmt: skip
+            parts = parts_of(network, made, plan, out)
             counts.append(parts.write())
             if not rank:
                 parts.join(12)
     return np.load(out), counts
 
 
-def test_parts_of_a_call_that_ended_and_of_several_processes_are_those_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_several_calls_and_processes_are_those_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setattr("roibeam.pipelines.finetuning.run.pair_scores.PART_TEXTS", 4)
@@ -336,7 +302,7 @@ def test_parts_of_a_call_that_ended_and_of_several_processes_are_those_of_one(
     made, plan = plan_of("vlbert", network)
     (tmp_path / "c").mkdir()
     out = tmp_path / "c" / "scores.npy"
-    PairParts(pair_scorer(network.module), made, plan, at_once=8, device=CPU, out=out, digest=DIGEST).write()
+    parts_of(network, made, plan, out).write()
     ResultParts(out, DIGEST, 3, has_array=True).arrays[1].unlink()
     again, counts = written(tmp_path / "c", network)
     assert counts == [1] and (again == whole).all()
@@ -351,37 +317,30 @@ def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         next(iter(network.module.head.parameters())).fill_(float("nan"))
     made, plan = plan_of("vlbert", network)
-    parts = PairParts(
-        pair_scorer(network.module), made, plan, at_once=8, device=CPU, out=tmp_path / "scores", digest=DIGEST
-    )
     with pytest.raises(ValueError, match="a score that is not a finite number"):
-        parts.write()
+        parts_of(network, made, plan, tmp_path / "scores").write()
 
 
-# The file
+CAPTION_IDS, IMAGE_IDS = [f"i{number}#0" for number in range(4)], [f"i{number}" for number in range(4)]
 
 
 def saved_scores(folder: Path, scores: np.ndarray, folds: int = 1) -> Path:
     path = folder / "scores.npy"
     np.save(path, scores.astype(np.float32))
-    images = [f"i{number}" for number in range(4)]
-    write_ids(path, [f"{image}#0" for image in images], images, folds)
+    write_ids(path, CAPTION_IDS, IMAGE_IDS, folds)
     return path
 
 
 def test_measures_of_folds_are_the_mean_of_their_own(tmp_path: Path) -> None:
     scores = np.array([[1, 2, 0, 0], [0, 5, 0, 9], [0, 0, 3, 3], [0, 0, 1, 4.0]])
-    captions, images = [f"i{number}#0" for number in range(4)], [f"i{number}" for number in range(4)]
-    path = saved_scores(tmp_path, scores)
-    every = checked_scores(path, captions, images, subset=False)
+    every = checked_scores(saved_scores(tmp_path, scores), CAPTION_IDS, IMAGE_IDS, subset=False)
     assert retrieval_measures(every)["image R@1"].values == [0.0, 0.0, 0.0, 1.0]  # the third one ties
     folds = retrieval_measures(every, 2)
     assert folds["image R@1"].mean == 0.5 and folds["sentence R@1"].mean == 1.0
     numbers = retrieval_numbers(every, 2)
     assert numbers["image mean rank"] == 1.5 and numbers["rsum"] < numbers["rsum, ties in favour"]
     with pytest.raises(ValueError, match="other folds need the scores of all pairs"):
-        halves = PairScores(scores[:, :2], captions, images, 2)
-        retrieval_measures(halves, 4)
+        retrieval_measures(PairScores(scores[:, :2], CAPTION_IDS, IMAGE_IDS, 2), 4)
 
 
 @pytest.mark.parametrize(
@@ -391,47 +350,28 @@ def test_measures_of_folds_are_the_mean_of_their_own(tmp_path: Path) -> None:
         (lambda path: ids_path(path).write_text('{"captions": ["i0#0"]}'), "expected captions and images"),
         (lambda path: path.write_bytes(b"no array"), "no array of numpy"),
         (lambda path: np.save(path, np.zeros((4, 3))), r"an array \(4, 3\) of float64, expected numbers of 4 captions"),
-        (lambda path: write_ids(path, ["x#0"] * 4, ["i0", "i1", "i2", "i3"], 1), "of no image that is searched"),
-        (lambda path: write_ids(path, ["i0#0"] * 4, ["i0", "i1", "i2", "i3"], 1), "an image without a caption"),
+        (lambda path: write_ids(path, ["x#0"] * 4, IMAGE_IDS, 1), "of no image that is searched"),
+        (lambda path: write_ids(path, ["i0#0"] * 4, IMAGE_IDS, 1), "an image without a caption"),
     ],
 )
 def test_files_of_scores_that_do_not_fit(change: Any, says: str, tmp_path: Path) -> None:
     path = saved_scores(tmp_path, np.zeros((4, 4)))
     change(path)
     with pytest.raises(ValueError, match=says):
-        checked_scores(
-            path, [f"i{number}#0" for number in range(4)], [f"i{number}" for number in range(4)], subset=False
-        )
+        checked_scores(path, CAPTION_IDS, IMAGE_IDS, subset=False)
 
 
 def test_some_of_the_images_are_scored_by_their_own_rule(tmp_path: Path) -> None:
     path = saved_scores(tmp_path, np.eye(4))
-    captions, images = [f"i{number}#0" for number in range(5)], [f"i{number}" for number in range(5)]
+    captions, images = [*CAPTION_IDS, "i4#0"], [*IMAGE_IDS, "i4"]
     with pytest.raises(ValueError, match="image"):
         checked_scores(path, captions, images, subset=False)
     assert retrieval_measures(checked_scores(path, captions, images, subset=True))["image R@1"].mean == 1.0
 
 
-# The head of pre-training
-
-
-def match_network(system: str) -> Any:
-    named = SYSTEMS[system]
-    fields = {**TINY, **SIZES.get(system, {})}
-    own: Any = named.model_class.config_class
-    fields |= {name: 0.0 for name in own.own_fields() if name.endswith("dropout")}
-    width = make_store().feature_dim
-    config = named.sizes["small"](
-        vocab_size=tokenizer().vocab_size, region_feature_size=width, max_position_embeddings=64, **fields
-    )
-    network = started_network(named, named.model_class(config), OutputSpec(CHOICE), "match", source="a test")
-    drop(network.module, 0.0)
-    return network
-
-
 @pytest.mark.parametrize("system", ["vilbert", "imagebert"])
 def test_the_match_head_scores_pairs_as_in_pre_training(system: str, tmp_path: Path) -> None:
-    network = match_network(system)
+    network = small_network(system, CHOICE, head="match")
     module: Any = network.module.eval()
     captions, _ = split_groups()
     batch = batches(network, system, CHOICE).batch(captions[:3])
@@ -440,11 +380,8 @@ def test_the_match_head_scores_pairs_as_in_pre_training(system: str, tmp_path: P
         torch.testing.assert_close(scores_of(module, batch, CHOICE)[:, 0], wanted)
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     assert "model.match_head.weight" in trained and not any("masked_word" in name for name in trained)
-    from safetensors.torch import save_file
-
     folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(network.described))
+    write_json(folder / "config.json", network.described)
     save_file({name: tensor.clone() for name, tensor in module.state_dict().items()}, folder / "model.safetensors")
     again = read_network(folder, SYSTEMS[system], OutputSpec(CHOICE))
     with torch.no_grad():
@@ -453,7 +390,7 @@ def test_the_match_head_scores_pairs_as_in_pre_training(system: str, tmp_path: P
 
 def test_a_model_without_that_head_says_so() -> None:
     with pytest.raises(ValueError, match=r"head\.kind 'match': a test: .*without a match head"):
-        match_network("vlbert")
+        small_network("vlbert", CHOICE, head="match")
 
 
 def test_a_run_draws_anew_in_every_epoch_and_once_for_its_validation(tmp_path: Path) -> None:
@@ -466,7 +403,6 @@ def test_a_run_draws_anew_in_every_epoch_and_once_for_its_validation(tmp_path: P
     assert len({tuple(map(words_of, group.rows)) + group.images for group in epochs}) > 3
     assert all([len(row.images) for row in group.rows] == [1] * 4 for group in epochs)
     assert (tmp_path / "hard_negatives.npz").is_file()
-    asked = task.drawn_from(task.read("val").groups, FakeStore(make_store()), None)(
-        task.read("val").groups[0], np.random.default_rng(0)
-    )
+    val = task.read("val").groups
+    asked = task.drawn_from(val, FakeStore(make_store()), None)(val[0], np.random.default_rng(0))
     assert [row.images for row in asked.rows] == [(0,), (1,), (2,), (3,)]

@@ -1,7 +1,5 @@
 """Each runner's options: what we fill in, what users override, and the pipeline translated with them, without a run."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import json
@@ -11,7 +9,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +27,12 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 from apache_beam.portability import common_urns
-from apache_beam.portability.api import (
-    beam_runner_api_pb2,
-)
+from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.transforms import environments
 from apache_beam.utils.subprocess_server import JavaJarServer
 from PIL import Image
+from tiny_commands import Cli
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import DetectorConfig
@@ -55,12 +52,8 @@ from roibeam.pipelines.extract.shard.store_folder import StoreText
 from roibeam.version import FLINK_VERSION
 
 runner_flags = functools.partial(pipeline_run.runner_flags, preload=PIPELINE)
-CLOUD = [
-    "--project=my-project",
-    "--region=us-central1",
-    "--temp_location=gs://my-bucket/tmp",
-    "--sdk_container_image=repo/roibeam:1",
-]
+CLOUD = ["--project=my-project", "--region=us-central1", "--temp_location=gs://my-bucket/tmp"]
+CLOUD += ["--sdk_container_image=repo/roibeam:1"]
 CLUSTERS = {
     "flink": ["--flink_master=h:8081", "--parallelism=8"],
     "spark": ["--spark_master_url=spark://h:7077"],
@@ -105,9 +98,8 @@ def test_pipelines_for_portable_clusters_translate(runner: str) -> None:
     assert not environment.dependencies  # nothing is staged
     assert proto.ByteSize() < MAX_PROTO_BYTES
     assert options.view_as(PortableOptions).sdk_worker_parallelism == "1"
-    assert any(
-        "Reshuffle" in one.spec.urn or "reshuffle" in one.spec.urn for one in proto.components.transforms.values()
-    )
+    urns = [one.spec.urn for one in proto.components.transforms.values()]
+    assert any("reshuffle" in urn.lower() for urn in urns)
 
 
 def test_flink_and_spark_options_are_read_by_beam() -> None:
@@ -125,11 +117,10 @@ def test_dataflow_gets_one_process_and_one_gpu_per_machine(device: str) -> None:
     assert (google.project, workers.sdk_container_image) == ("my-project", "repo/roibeam:1")
     assert "no_use_multiple_sdk_containers" in options.view_as(DebugOptions).experiments
     assert options.view_as(SetupOptions).beam_plugins == [PIPELINE]
-    proto = pipeline(options, device=device).to_runner_api(
-        default_environment=environments.DockerEnvironment.from_container_image(
-            workers.sdk_container_image, resource_hints=environments.resource_hints_from_options(options)
-        )
+    docker = environments.DockerEnvironment.from_container_image(
+        workers.sdk_container_image, resource_hints=environments.resource_hints_from_options(options)
     )
+    proto = pipeline(options, device=device).to_runner_api(default_environment=docker)
     environment = environment_of(proto)
     assert beam_runner_api_pb2.DockerPayload.FromString(environment.payload).container_image == "repo/roibeam:1"
     hints = environment.resource_hints
@@ -165,8 +156,7 @@ def test_a_template_for_dataflow_is_written_without_google(tmp_path: Path) -> No
     google = made.options.view_as(GoogleCloudOptions)  # a folder is no bucket, and would be refused before
     google.staging_location, google.template_location = str(tmp_path), str(tmp_path / "template.json")
     assert apiclient.DataflowApplicationClient(made.options).create_job(made) is None  # nothing was sent
-    template = json.loads((tmp_path / "template.json").read_text())
-    (pool,) = template["environment"]["workerPools"]
+    (pool,) = json.loads((tmp_path / "template.json").read_text())["environment"]["workerPools"]
     assert (pool["machineType"], pool["workerHarnessContainerImage"]) == ("g2-standard-8", "repo/roibeam:1")
     staged = beam_runner_api_pb2.Pipeline.FromString((tmp_path / "pipeline.pb").read_bytes())
     assert any(one.unique_name == "Extract" for one in staged.components.transforms.values())
@@ -186,7 +176,7 @@ def test_options_of_the_user_count() -> None:
     assert "--environment_type=EXTERNAL" not in runner_flags("FlinkRunner", ["--x=1"])
 
 
-def test_an_option_of_beam_is_told_to_go_after_the_dashes(roibeam: Any, tmp_path: Path) -> None:
+def test_an_option_of_beam_is_told_to_go_after_the_dashes(roibeam: Cli, tmp_path: Path) -> None:
     done = roibeam("extract", "photos", "store", "--parallelism", 64)
     assert done.code == 2 and "Beam has it: give it after --, as in -- --parallelism=VALUE" in done.err
     (tmp_path / "photos").mkdir()
@@ -226,9 +216,7 @@ def test_what_is_missing_is_said(runner: str, beam_args: list[str], words: str) 
         ("portable", ["--job_endpoint=localhost:1"], "--job_endpoint=localhost:1: no job service answers"),
     ],
 )  # fmt: skip
-def test_a_run_whose_engine_is_not_there_writes_nothing(
-    runner: str, beam_args: list[str], words: str, extract: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_no_engine_no_store(runner: str, beam_args: list[str], words: str, extract: Cli, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     Image.new("RGB", (32, 32)).save(tmp_path / "images" / "a.png")
     store = tmp_path / "store"
@@ -272,9 +260,7 @@ def test_flink_uses_all_slots_unless_told_otherwise(job_manager: tuple[str, dict
         runner_flags("flink", [f"--flink_master=http://{address}"])
 
 
-def test_a_flink_that_is_not_there_is_said_before_a_run(
-    job_manager: tuple[str, dict[str, Any]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_flink_is_said(job_manager: tuple[str, dict[str, Any]], caplog: pytest.LogCaptureFixture) -> None:
     """With --parallelism options are made without asking it; a job for too few slots waits without a word."""
     address, _ = job_manager
     with pytest.raises(ValueError, match="localhost:1/overview does not answer as a Flink JobManager"):
@@ -351,9 +337,7 @@ def test_a_job_service_that_dies_is_one_line() -> None:
         raise _cause(raised.value)
 
 
-def test_a_dry_run_shows_the_options(
-    roibeam: Callable[..., Any], tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_dry_run_shows_options(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
     from roibeam.pipelines.toyworld.rendering import draw_samples
 
     draw_samples(tmp_path, count=1)

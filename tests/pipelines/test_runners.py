@@ -1,7 +1,5 @@
 """Runners that need nothing but Python: worker processes beside the driver, the portable runner, Beam's metrics."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,18 +7,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import digest
+from tiny_commands import Cli, digest, ok
 
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
 ROIBEAM = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()"]
 OUR_PROCESSES = "roibeam.pipelines.extract.runners.worker_process"
 
@@ -62,11 +58,8 @@ def assert_metrics_are_those_of_the_manifests(metrics: dict[str, Any], store: Pa
     assert metrics["net_ms"]["sum"] <= sum(shard.stats["seconds"] for shard in shards) * 1000
 
 
-def test_beam_counts_what_the_manifests_say(
-    roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path
-) -> None:
-    done = roibeam("extract", photos, tmp_path / "store", *options, "--json")
-    assert done.code == 0, done.err
+def test_beam_counts_what_manifests_say(roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path) -> None:
+    done = ok(roibeam("extract", photos, tmp_path / "store", *options, "--json"))
     metrics = json.loads(done.out.splitlines()[-1])["metrics"]
     assert_metrics_are_those_of_the_manifests(metrics, tmp_path / "store")
     again = roibeam("extract", photos, tmp_path / "store", *options, "--json")

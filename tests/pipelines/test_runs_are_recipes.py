@@ -4,8 +4,6 @@ Compared are the built model, rules, training, optimizer and encoder, on torch's
 mode may change is `MODE_CHANGES`, and nothing else. tests/pipelines/test_recipes.py holds recipes against their papers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -47,9 +45,8 @@ def check_model(name: str, made: RunModel, modes: set[str]) -> None:
     free = {field.removeprefix("model.") for field in changed(modes) if field.startswith("model.")}
     config, published = made.model.config, recipe.build()
     fields = config.own_fields()
-    assert {each: getattr(config, each) for each in fields if each not in free} == {
-        each: getattr(published, each) for each in fields if each not in free
-    }
+    own = [each for each in fields if each not in free]
+    assert [getattr(config, each) for each in own] == [getattr(published, each) for each in own]
     expected = {each: getattr(config if each in free else published, each) for each in fields}
     with torch.device("meta"):
         other = SYSTEMS[recipe.system].model_class(type(config)(**expected))
@@ -81,9 +78,8 @@ def check_training(name: str, run: RunSettings, made: RunModel, modes: set[str])
         assert group.get("betas", published.betas) == published.betas
         assert group.get("eps", published.epsilon) == published.epsilon
         assert group["weight_decay"] in (0, published.weight_decay)
-    assert {"adamw": "AdamW", "sgd": "SGD", "bert-adam": "BertAdam"}.get(
-        published.optimizer, "TransformersAdamW"
-    ) == type(optimizer).__name__
+    classes = {"adamw": "AdamW", "sgd": "SGD", "bert-adam": "BertAdam"}
+    assert classes.get(published.optimizer, "TransformersAdamW") == type(optimizer).__name__
 
 
 def check_encoder(name: str, made: RunModel, encoder: EndToEnd | None) -> None:

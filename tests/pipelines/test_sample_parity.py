@@ -4,8 +4,6 @@
         --interbert InterBERT/ --record tests/pipelines/data/official_samples.npz
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What must hold in the simulation that justifies the size of shards, and in what it draws from."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +28,7 @@ def test_without_faults_and_costs_the_time_is_the_ideal_one() -> None:
     assert outcome.wall == pytest.approx(outcome.ideal) == pytest.approx(200)
     assert (outcome.shards, outcome.failures, outcome.wasted, outcome.overhead) == (400, 0, 0, 0)
     assert outcome.tail == pytest.approx(0, abs=1e-6)
-
-
-def test_the_same_seed_gives_the_same_run() -> None:
-    cluster = failing(0.5, image_spread=0.1)
+    cluster = failing(0.5, image_spread=0.1)  # each seed has a run of its own
     assert scale.simulate(cluster, 50, 1) == scale.simulate(cluster, 50, 1) != scale.simulate(cluster, 50, 2)
 
 
@@ -72,13 +67,10 @@ def test_larger_shards_lose_more_and_smaller_ones_cost_more() -> None:
     assert middle["wall"] < min(small["wall"], large["wall"])
 
 
-def test_a_slow_worker_sets_the_end() -> None:
+def test_a_slow_worker_sets_the_end_and_shards_that_never_end_are_given_up() -> None:
     slow = replace(calm(), slow_share=0.01, slow_factor=4.0)
     outcome = scale.simulate(slow, 200)  # each worker has one shard
     assert outcome.wall == pytest.approx(4 * 200) and outcome.tail == pytest.approx(3 * 200)
-
-
-def test_a_run_whose_shards_never_end_is_given_up() -> None:
     cluster = calm(lives=inputs.Spread.of([10.0]), restart=(inputs.Spread.of([1.0]),))
     assert scale.simulate(cluster, 200).wall == np.inf
 
@@ -95,9 +87,8 @@ def test_every_measured_input_has_the_command_that_made_it() -> None:
     read, content = inputs.read_inputs()
     assert all(part["command"].startswith("python bench/scale_measure.py ") for part in content.values())
     text = inputs.told(read, content)
-    assert [line for line in text.splitlines() if not line.startswith(" ")][1:] == [
-        "measured by others, and published:", "assumed:",
-    ]  # fmt: skip
+    headings = [line for line in text.splitlines() if not line.startswith(" ")][1:]
+    assert headings == ["measured by others, and published:", "assumed:"]
     assert f"{len(content['kills']['kills'])} kills" in text
 
 

@@ -1,7 +1,5 @@
 """`roibeam score`: result files that are right and wrong, both rules, two files beside each other."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
@@ -120,9 +118,8 @@ def test_wrong_files_are_told_in_one_line(roibeam: Cli, data: Path, boxes: dict[
     (bad / "refs(unc).p").write_bytes(pickle.dumps([_Runs()]))
     shutil.copy(BOXES / "detected_boxes.instances.json", bad / "instances.json")
     (bad / "short.csv").write_text("annot_id,answer_0\nval-0,1\n")
-    (bad / "nan.csv").write_text(
-        (CHOICES / "vcr_leaderboard.as_written.csv").read_text("utf-8").replace("0.488658", "nan", 1)
-    )
+    whole = (CHOICES / "vcr_leaderboard.as_written.csv").read_text("utf-8")
+    (bad / "nan.csv").write_text(whole.replace("0.488658", "nan", 1))
     (bad / "quoted.json").write_text('[{"question_id": "17000", "answer": "yes"}]')
     (bad / "box.json").write_text('[{"sent_id": 1, "box": [1, 2, 3]}]')
     calls: list[tuple[tuple[object, ...], str]] = [
@@ -131,7 +128,7 @@ def test_wrong_files_are_told_in_one_line(roibeam: Cli, data: Path, boxes: dict[
         (("vqa", CHOICES / "nlvr2.predictions.csv", "--data", data), "not a json file"),
         (
             ("vqa", bad / "quoted.json", "--data", data),
-            'the text "17000", and VQA\'s ids are whole numbers; take the quotes away',
+            '"17000", and VQA\'s ids are whole numbers; take the quotes away',
         ),
         (("vqa", mixed, "--data", tmp_path), "holds no v2_mscoco_val2014_annotations.json"),
         (("vqa", mixed, "--data", data, "--split", "trainval"), "choose one of val, train, test, test-dev"),

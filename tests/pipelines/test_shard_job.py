@@ -1,8 +1,9 @@
-"""One shard of a run, and the store's manifest after all of them, without Beam."""
-
-from __future__ import annotations
+"""One shard of a run, the store's manifest after all of them, without Beam, and Ctrl-C while shards are at work."""
 
 import os
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from roibeam.pipelines.data.shard_plan import PlannedShard, extend_plan
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
+from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop, stop_shards_on_interrupt
 from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard, shared_fingerprint
 from roibeam.pipelines.extract.shard.store_folder import StoreText, check_output_folder, publish_run
 
@@ -110,18 +112,11 @@ def test_a_store_with_an_open_shard_is_not_published(tmp_path: Path) -> None:
     images = [ImageRef(name, f"/x/{name}.jpg") for name in "ab"]
     plan = extend_plan(LocalFolder(tmp_path), None, source=SOURCE, settings={}, images=images, shard_size=1)
     fingerprint = Fingerprint(SPACE, {}, {})
-    publish_shard(
-        tmp_path,
-        ShardManifest.from_summary(
-            ShardSummary(),
-            shard=0,
-            attempt="a",
-            fingerprint=fingerprint,
-            members_digest=plan.shards[0].members_digest,
-            dead_letters=(),
-            stats={},
-        ),
-    )
+    manifest = ShardManifest.from_summary(
+        ShardSummary(), shard=0, attempt="a", fingerprint=fingerprint, members_digest=plan.shards[0].members_digest,
+        dead_letters=(), stats={},
+    )  # fmt: skip
+    publish_shard(tmp_path, manifest)
     with pytest.raises(ValueError, match="1 shard unfinished; run the same command again"):
         publish_run(LocalFolder(tmp_path), plan, StoreText({}, Vocabulary(None, None), fingerprint))
     assert not (tmp_path / "manifest.json").exists()
@@ -171,3 +166,51 @@ def test_a_link_that_leads_nowhere_is_no_output_folder(tmp_path: Path) -> None:
     for out in (tmp_path / "link", tmp_path / "link" / "store"):
         with pytest.raises(ValueError, match="link is a link to /nowhere/else, which is not there; make that folder"):
             check_output_is_no_file(out)
+
+
+def interrupt_at_work(work: Callable[[], object], seconds: float) -> threading.Thread:
+    """Ctrl-C in the main thread while another does `work` on a shard; so long is waited for it."""
+    at_work = threading.Event()
+
+    def run() -> None:
+        with running_shard():
+            at_work.set()
+            work()
+
+    thread = threading.Thread(target=run)
+    with pytest.raises(KeyboardInterrupt), stop_shards_on_interrupt(seconds):
+        thread.start()
+        at_work.wait()
+        raise KeyboardInterrupt
+    return thread
+
+
+def test_shards_in_work_are_told_and_waited_for() -> None:
+    ended: list[str] = []
+
+    def work() -> None:
+        while not shards_must_stop():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        ended.append("dropped")
+
+    thread = interrupt_at_work(work, 30)
+    assert ended == ["dropped"]
+    thread.join()
+    assert not shards_must_stop()  # the next work of this process may begin
+
+
+def test_a_shard_that_does_not_end_is_not_waited_for_for_ever() -> None:
+    released = threading.Event()
+    thread = interrupt_at_work(released.wait, 0.2)
+    assert shards_must_stop()  # it is to end whenever it comes back
+    released.set()
+    thread.join()
+    with stop_shards_on_interrupt(1):
+        assert not shards_must_stop()
+
+
+def test_other_errors_stop_nothing() -> None:
+    with pytest.raises(OSError), stop_shards_on_interrupt(1):
+        raise OSError
+    assert not shards_must_stop()

@@ -1,7 +1,5 @@
 """An image is read and embedded once a question, a text once where rows share it, and no score or loss shows it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -110,9 +108,8 @@ def test_an_image_is_read_and_embedded_once_a_question(system: str, kind: str) -
     assert len(inputs.image_hw) == len(inputs.region_mask)
     assert (inputs.row_images is None) == (rows == len(inputs.region_mask))
     seen: list[int] = []
-    module = next(
-        each for each in network.module.modules() if isinstance(each, torch.nn.Linear) and each.in_features >= WIDTH
-    )
+    linear = (each for each in network.module.modules() if isinstance(each, torch.nn.Linear))
+    module = next(each for each in linear if each.in_features >= WIDTH)
     module.register_forward_pre_hook(lambda _, given: seen.append(given[0].flatten(0, -2).shape[0]))
     network.module(inputs)
     regions = int(inputs.region_mask.sum())

@@ -1,7 +1,5 @@
 """How a small cluster finds its processes again: each by its number and its start."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

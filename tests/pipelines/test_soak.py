@@ -1,7 +1,5 @@
 """Long runs. `make test-soak` runs them whole; ROIBEAM_SOAK=0.1 a tenth of them, as CI does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

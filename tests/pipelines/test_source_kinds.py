@@ -1,12 +1,9 @@
 """Each kind of source: which images it gives, with which ids, captions and labels; equal photos give equal stores."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from folder_filesystem import PREFIX, FolderFileSystem
-from small_files import write_tar
+from small_files import write_json, write_tar, write_text
+from tiny_commands import Cli, ok
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.local_folder import LocalFolder
@@ -25,8 +23,6 @@ from roibeam.pipelines.data.shard_plan import planned_members, read_plan
 from roibeam.pipelines.data.source_kinds import open_source
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
-
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -36,22 +32,17 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def testfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def testfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that testfs:// is."""
     (tmp_path / "far").mkdir()
-    monkeypatch.setattr(FolderFileSystem, "folder", tmp_path / "far", raising=False)
-    monkeypatch.setattr(FolderFileSystem, "faults", {})
-    monkeypatch.setattr(FolderFileSystem, "opened", {})
+    for name, value in (("folder", tmp_path / "far"), ("faults", {}), ("opened", {})):
+        monkeypatch.setattr(FolderFileSystem, name, value, raising=False)
     monkeypatch.setattr("roibeam.pipelines.common.remote_files._WAITS_SECONDS", (0.0, 0.0))
-    yield tmp_path / "far"
+    return tmp_path / "far"
 
 
 def caption_of(photo: Path) -> str:
     return f"picture {photo.stem[-1]} à"
-
-
-def tell(sample: str, text: object) -> tuple[str, bytes]:
-    return sample, text.encode() if isinstance(text, str) else json.dumps(text).encode()
 
 
 def as_folder(photos: Path, to: Path) -> Path:
@@ -77,9 +68,9 @@ def as_webdataset(photos: Path, to: Path) -> Path:
     for shard, part in enumerate((names[:4], names[4:])):
         files: dict[str, bytes] = {}
         for photo in part:
-            files[photo.name] = photo.read_bytes()
-            files |= dict([tell(f"{photo.stem}.json", {"caption": caption_of(photo), "status": "success"})])
-            files |= dict([tell(f"{photo.stem}.txt", caption_of(photo))])
+            of_it = json.dumps({"caption": caption_of(photo), "status": "success"}).encode()
+            files |= {photo.name: photo.read_bytes(), f"{photo.stem}.json": of_it}
+            files[f"{photo.stem}.txt"] = caption_of(photo).encode()
         write_tar(to / "wds" / f"{shard:05d}.tar", files)
         pq.write_table(pa.table({"key": [photo.stem for photo in part]}), to / "wds" / f"{shard:05d}.parquet")
         (to / "wds" / f"{shard:05d}_stats.json").write_text("{}")
@@ -110,14 +101,10 @@ def as_text(photos: Path, to: Path) -> Path:
 
 
 FORMS = {
-    "folder": (as_folder, "folder", False),
-    "tar": (as_tar, "tar", False),
-    "zip": (as_zip, "zip", False),
-    "webdataset": (as_webdataset, "archives", True),
-    "parquet": (as_parquet, "image-list", True),
-    "csv": (as_csv, "image-list", True),
-    "text": (as_text, "image-list", False),
-}
+    "folder": (as_folder, "folder", False), "tar": (as_tar, "tar", False), "zip": (as_zip, "zip", False),
+    "webdataset": (as_webdataset, "archives", True), "parquet": (as_parquet, "image-list", True),
+    "csv": (as_csv, "image-list", True), "text": (as_text, "image-list", False),
+}  # fmt: skip
 
 
 def test_the_same_photos_in_any_form_are_the_same_images(photos: Path, tmp_path: Path) -> None:
@@ -132,16 +119,13 @@ def test_the_same_photos_in_any_form_are_the_same_images(photos: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_the_same_photos_in_any_form_give_the_same_store(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_any_form_gives_one_store(roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
     digests = {}
     for name, (write, kind, has_captions) in FORMS.items():
         (tmp_path / name).mkdir()
         location, store = write(photos, tmp_path / name), tmp_path / f"store-{name}"
         root = ("--photos", photos) if kind == "image-list" else ()
-        done = roibeam("extract", location, store, *root, *tiny_network, "--shard-size", 4)
-        assert done.code == 0, done.err
+        ok(roibeam("extract", location, store, *root, *tiny_network, "--shard-size", 4))
         plan = read_plan(LocalFolder(store))
         assert plan is not None and plan.source["kind"] == kind
         wanted = {photo.stem: (caption_of(photo),) if has_captions else () for photo in photos.iterdir()}
@@ -158,17 +142,14 @@ def told(location: Path, **options: str) -> dict[str, tuple[tuple[str, ...], tup
 
 
 def test_what_stands_beside_an_image_of_a_sample(tmp_path: Path) -> None:
-    files = dict(
-        [
-            tell("a/1.jpg", "x"), tell("a/1.txt", " a cat \n"), tell("a/1.json", {"caption": "other"}),
-            tell("a/1.cls", "7"),
-            tell("2.png", "x"), tell("2.json", {"caption": ["one", "", "two"]}),
-            tell("3.left.jpg", "x"), tell("3.right.jpg", "x"), tell("3.txt", "both"), tell("3.left.cls", "l"),
-            tell("4.webp", "x"), ("4.txt", b"\xff"), tell("5.jpg", "x"), tell("5.json", "no json"), tell("6.jpg", "x"),
-            tell("6.json", {"caption": None}), tell("7.jpg", "x"), tell("8.bin", "x"), tell("7.txt", "too late"),
-            tell("9.jpg", "x"), tell("9.json", '{"caption": "\\ud800"}'), tell("10.jpg", "x"), ("10.txt", b"x" * 2**21),
-        ]
-    )  # fmt: skip
+    files = {
+        "a/1.jpg": b"x", "a/1.txt": b" a cat \n", "a/1.json": b'{"caption": "other"}', "a/1.cls": b"7",
+        "2.png": b"x", "2.json": b'{"caption": ["one", "", "two"]}',
+        "3.left.jpg": b"x", "3.right.jpg": b"x", "3.txt": b"both", "3.left.cls": b"l",
+        "4.webp": b"x", "4.txt": b"\xff", "5.jpg": b"x", "5.json": b"no json", "6.jpg": b"x",
+        "6.json": b'{"caption": null}', "7.jpg": b"x", "8.bin": b"x", "7.txt": b"too late",
+        "9.jpg": b"x", "9.json": b'{"caption": "\\ud800"}', "10.jpg": b"x", "10.txt": b"x" * 2**21,
+    }  # fmt: skip
     source = open_source(str(write_tar(tmp_path / "x.tar", files)))
     found = {image.image_id: (image.captions, image.labels) for image in source.images}
     assert found == {
@@ -208,12 +189,10 @@ def test_masks_beside_photos_are_left_out_of_archives(tmp_path: Path) -> None:
 
 def test_img2datasets_files_are_samples_and_its_parquet_images_are_refused(tmp_path: Path) -> None:
     for number in range(3):
-        for name, data in (
-            tell(f"{number:09d}.jpg", "x"), tell(f"{number:09d}.txt", f"caption {number}"),
-            tell(f"{number:09d}.json", {"caption": "y"}),
-        ):  # fmt: skip
-            (tmp_path / "files" / "00000").mkdir(parents=True, exist_ok=True)
-            (tmp_path / "files" / "00000" / name).write_bytes(data)
+        key = f"files/00000/{number:09d}"
+        write_text(tmp_path / f"{key}.jpg", "x")
+        write_text(tmp_path / f"{key}.txt", f"caption {number}")
+        write_json(tmp_path / f"{key}.json", {"caption": "y"})
     assert told(tmp_path / "files") == {f"00000/00000000{i}": ((), ()) for i in range(3)}  # a folder as any other
     (tmp_path / "files" / "00000_stats.json").write_text("{}")
     (tmp_path / "files" / "00000.parquet").write_bytes(b"")
@@ -223,9 +202,7 @@ def test_img2datasets_files_are_samples_and_its_parquet_images_are_refused(tmp_p
     (tmp_path / "parquet").mkdir()
     pq.write_table(pa.table({"key": ["0"], "jpg": [b"x"]}), tmp_path / "parquet" / "00000.parquet")
     for location in (tmp_path / "parquet", tmp_path / "parquet" / "00000.parquet"):
-        with pytest.raises(
-            ValueError, match=r"'jpg' holds binary, not paths; images inside parquet files are not read"
-        ):
+        with pytest.raises(ValueError, match=r"'jpg' holds binary, not paths; images inside parquet files are not re"):
             open_source(str(location))
 
 
@@ -234,11 +211,7 @@ def test_lists_name_images_below_the_root_and_tell_of_them(tmp_path: Path) -> No
         {"File_Name": "b.jpg", "text": "one", "labels": ["x", 3]},
         {"File_Name": f"{tmp_path}/sub/a.jpg", "image_id": 12, "text": None},
         {"File_Name": "b.jpg", "text": "two", "labels": "x"},
-        {"File_Name": "/etc/passwd.jpg"},
-        {"File_Name": "gs://elsewhere/c.jpg"},
-        {"File_Name": "https://x/c.jpg"},
-        {"File_Name": "../c.jpg"},
-        {"File_Name": ""},
+        *({"File_Name": bad} for bad in ("/etc/x.jpg", "gs://elsewhere/c.jpg", "https://x/c.jpg", "../c.jpg", "")),
         {"File_Name": "d.jpg", "text": 3},
         {"File_Name": "d.jpg", "image_id": [1]},
     ]
@@ -272,9 +245,8 @@ def test_a_quote_that_is_not_closed_costs_its_own_row_of_a_csv(tmp_path: Path) -
     assert notes(*first, "d.jpg,plain", "e.jpg,plain") == [told]
     assert notes(*first, 'd.jpg,"a caption, in quotes"', "e.jpg,plain") == [told]
     many = ["d.jpg,plain"] * 20_000  # more letters than any field has
-    assert notes(*first, *many, "e.jpg,plain", 'f.jpg,"x', "e.jpg,plain") == [
-        f"2 rows left out: 2 {reason} (lines 6, 20008)"
-    ]
+    told = f"2 rows left out: 2 {reason} (lines 6, 20008)"
+    assert notes(*first, *many, "e.jpg,plain", 'f.jpg,"x', "e.jpg,plain") == [told]
     (tmp_path / "l.csv").write_text('path,"caption\na.jpg,x\n')
     with pytest.raises(ValueError, match=f"line 1: not a csv file .{reason}"):
         open_source(str(tmp_path / "l.csv"))
@@ -323,9 +295,8 @@ def test_annotation_files_of_the_pack_tell_of_their_images(made_data: Path) -> N
         splits = [each["split"] for each in json.loads((formats / "karpathy" / name).read_text())["images"]]
         counts = sorted(len(texts) for texts, _ in split.values())
         assert counts == sorted(5 if each in ("train", "restval") else 0 for each in splits)
-    assert (
-        sum(len(texts) for texts, _ in told(made_data / "cc" / "local.tsv", image_root=str(made_data)).values()) == 68
-    )
+    local = told(made_data / "cc" / "local.tsv", image_root=str(made_data))
+    assert sum(len(texts) for texts, _ in local.values()) == 68
     assert any("person" in names for _, names in told(formats / "vcr" / "train.jsonl").values())
 
 
@@ -347,9 +318,8 @@ def test_flickr30k_of_the_pack(made_data: Path, tmp_path: Path) -> None:
 
 def test_visual_genome(made_data: Path, tmp_path: Path) -> None:
     shutil.copy(made_data / "vg" / "test_head50.txt", tmp_path / "test.txt")
-    assert len(told(tmp_path / "test.txt")) == 50 and not any(
-        labels for _, labels in told(tmp_path / "test.txt").values()
-    )
+    images = told(tmp_path / "test.txt")
+    assert len(images) == 50 and not any(labels for _, labels in images.values())
     (tmp_path / "xml").mkdir()
     objects = "".join(f"<object><name>{name}</name></object>" for name in ("Tree", "dog", "tree"))
     (tmp_path / "xml" / "1749.xml").write_text(f"<annotation>{objects}</annotation>")
@@ -455,9 +425,7 @@ def test_faults_of_a_filesystem(testfs: Path) -> None:
             open_source(location)
 
 
-def test_a_member_of_a_tar_that_changed_is_a_dead_letter_of_its_image(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_changed_member_is_dead(roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
     """The archive is written anew between the plan and the work."""
     wds, store = as_webdataset(photos, tmp_path), tmp_path / "store"
     assert roibeam("extract", wds, store, *tiny_network, "--shard-size", 3).code == 0

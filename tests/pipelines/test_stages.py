@@ -1,8 +1,6 @@
 """Stages in a row: one command, each from the weights of the one before, and killed anywhere it goes on to the same
 bits."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
@@ -17,7 +15,7 @@ from disturbed_runs import NETWORK, Command, Ended, Run
 from ranks import run_ranks, said
 from safetensors.torch import load_file
 from staged_training import KilledAtMark
-from tiny_commands import TINY_SIZES, Cli, Pictures, ok
+from tiny_commands import TINY_SIZES, Cli, Pictures, ok, one_line
 from toy_training import assert_equal_checkpoints, log_of
 from training_fail_points import BACKWARD, JSON, LOG_LINE, NAMED, RENAME, TENSORS, Killed
 
@@ -46,15 +44,9 @@ class World:
         one, two = (f"--captions {self.folder / name}.json" for name in "ab")
         options = ("--store", str(self.pictures.store), "--system", "imagebert", *TINY_SIZES)
         options += (
-            "--batch-size",
-            "3",
-            "--threads",
-            "1",
-            "--set",
-            "train.checkpoint_every=0",
-            "--set",
+            "--batch-size", "3", "--threads", "1", "--set", "train.checkpoint_every=0", "--set",
             "train.accumulation=2",
-        )
+        )  # fmt: skip
         stages = ("--stage", f"{one} --steps 3", "--stage", f"{two} --steps 4 --learning-rate 0.001 --warmup-steps 2")
         return Command(("pretrain", str(run), *options, *stages, *self.extra, *more))
 
@@ -103,9 +95,8 @@ def test_each_stage_goes_on_from_the_weights_of_the_one_before_and_from_nothing_
     assert counts and {int(count) for count in counts} == {4}
     config = json.loads((second / "config.json").read_text())
     assert config["recorded"]["start"] == str(first / "checkpoints" / "step-00000003" / "model")
-    assert (first / "tokenizer" / "tokenizer.json").read_bytes() == (
-        second / "tokenizer" / "tokenizer.json"
-    ).read_bytes()
+    tokenizers = [(run / "tokenizer" / "tokenizer.json").read_bytes() for run in (first, second)]
+    assert tokenizers[0] == tokenizers[1]
     # The whole run stands for its last stage; an evaluation knows the training images of both.
     assert furthest_stage(world.undisturbed) == second
     whole, last = (load_model(str(path)).model.state_dict() for path in (world.undisturbed, second))
@@ -127,9 +118,8 @@ def test_the_average_goes_on_to_the_next_stage_where_a_new_one_starts_from_it(wo
     average, trained = weights_of(ours, 1), weights_of(ours, 1, "trained.safetensors")
     # Neither an average nor workers change what is trained in the first stage; the second has another start.
     assert log_of(stage(ours, 1)) == log_of(stage(plain, 1))
-    assert trained.keys() == average.keys() and all(
-        torch.equal(trained[name], each) for name, each in weights_of(plain, 1).items()
-    )
+    assert trained.keys() == average.keys()
+    assert all(torch.equal(trained[name], each) for name, each in weights_of(plain, 1).items())
     assert [line["step"] for line in log_of(stage(ours, 2))] == [1, 2, 3, 4]
     assert log_of(stage(ours, 2))[0]["loss"] != log_of(stage(plain, 2))[0]["loss"]
     still = averaged.folder / "still"
@@ -154,9 +144,8 @@ def test_the_second_stage_is_the_run_that_from_run_makes(world: World, tmp_path:
     by_hand = ("--from-run", str(stage(world.undisturbed, 1)), *second.split())
     ended = world.run(Command(("pretrain", str(tmp_path / "alone"), *common, *by_hand)))
     assert ended.code == 0, ended.said
-    (want,), (got,) = (
-        (run / "checkpoints").iterdir() for run in (stage(world.undisturbed, 2), tmp_path / "alone")
-    )  # fmt: skip
+    runs = (stage(world.undisturbed, 2), tmp_path / "alone")
+    (want,), (got,) = ((run / "checkpoints").iterdir() for run in runs)
     assert_equal_checkpoints(want, got)
     assert log_of(tmp_path / "alone") == log_of(stage(world.undisturbed, 2))
 
@@ -170,9 +159,6 @@ def test_console_and_report(world: World) -> None:
     again = world.run(world.command(world.undisturbed))
     assert again.code == 0 and "stage 1 of 2 is done" in again.said
     assert "steps of" not in again.said and "look here first: all 2 stages" in again.said
-
-
-# --- killed ---
 
 
 def assert_goes_on(world: World, run: Path) -> None:
@@ -287,14 +273,9 @@ def test_killed_in_one_of_two_processes(world: World, tmp_path: Path, place: str
             assert wanted.read_bytes() == found.read_bytes()
 
 
-# --- refused ---
-
-
 def test_another_command_on_a_run_in_stages(roibeam: Cli, world: World, tmp_path: Path) -> None:
     def refused(*arguments: str) -> str:
-        done = roibeam(*arguments)
-        assert done.code != 0 and "Traceback" not in done.err
-        return str(done.err).splitlines()[-1]
+        return one_line(roibeam(*arguments))
 
     arguments = world.command(world.undisturbed).arguments
     assert "already holds a run; resume it" in refused(*arguments, "--no-resume")
@@ -325,9 +306,7 @@ def test_another_command_on_a_run_in_stages(roibeam: Cli, world: World, tmp_path
     assert "--store: name the store" in missing
 
 
-def test_what_a_later_stage_would_stop_at_is_said_before_the_first_one(
-    roibeam: Cli, world: World, tmp_path: Path
-) -> None:
+def test_what_a_later_stage_would_stop_at_is_said_before_the_first(roibeam: Cli, world: World, tmp_path: Path) -> None:
     captions, out, task = world.folder / "a.json", tmp_path / "new", tmp_path / "train.jsonl"
     task.write_text('{"img_fn": "a/b.jpg", "question": ["why"], "answer_choices": []}\n')
     pictures, other = world.pictures.photos, tmp_path / "other"
@@ -398,9 +377,6 @@ def test_free_options_may_differ_where_a_stage_is_done(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is a file; give a folder for the run"):
         StagedRun(tmp_path / "file", [[], []])
-
-
-# --- recipes ---
 
 
 def test_recipes_that_are_stages() -> None:

@@ -1,7 +1,5 @@
 """What a step does with its micro-batches and its rate, correct and as the releases do (docs/models.md)."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +121,8 @@ def test_tasks_make_one_update_together_or_each_its_own() -> None:
     # The first task's update has what the others left; each of the others has its last micro-batch alone.
     assert taken(apart, 0, 4, 4) == ["a0 b0 a2", "b2", "a4 b4 a6", "b6"]
     assert taken(apart, 0, 2, 4) == ["a0", "b0", "a2", "b2"]
+    # Two processes share what one takes.
+    assert [taken(together, 0, 8, 1, rank=rank, num_ranks=2) for rank in (0, 1)] == [["a0 b0"], ["a2 b2"]]
 
 
 @pytest.mark.parametrize("updates, step_samples", [("step", 8), ("task", 4)])
@@ -133,12 +133,6 @@ def test_alternating_tasks_go_on_where_they_stood(updates: str, step_samples: in
         assert taken(task, done * step_samples, step_samples, 7 - done) == whole[done:]
 
 
-def test_two_processes_share_what_one_takes() -> None:
-    task = alternating()
-    assert taken(task, 0, 8, 1, rank=0, num_ranks=2) == ["a0 b0"]
-    assert taken(task, 0, 8, 1, rank=1, num_ranks=2) == ["a2 b2"]
-
-
 def test_a_task_s_loss_has_its_name_and_scale() -> None:
     task = alternating(loss_scales={"b": 2.0})
     first, second = itertools.islice(task.batches(0, rank=0, num_ranks=1), 2)
@@ -147,13 +141,10 @@ def test_a_task_s_loss_has_its_name_and_scale() -> None:
     assert task.counts(second) == {"b/loss": 2}
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
+def test_what_is_wrong_with_alternating_tasks_is_told() -> None:
+    for options, words in (
         ({"loss_scales": {"c": 1.0}}, "a loss scale for 'c'; the tasks are a, b"),
         ({"updates": "release"}, "updates must be step or task, got 'release'"),
-    ],
-)
-def test_what_is_wrong_with_alternating_tasks_is_told(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        alternating(**options)
+    ):
+        with pytest.raises(ValueError, match=words):
+            alternating(**options)

@@ -1,7 +1,5 @@
 """How a recipe's steps are made, by `steps.rule`: what is right, and what each release does by accident."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +34,8 @@ def test_steps_are_right_and_the_releases_accidents_are_asked_for(name: str) -> 
         return
     released = config_of(as_released, options, recipe).train
     others = (*recipe.accidents, "warmup_steps", "decay_steps")
-    assert recipe.accidents.keys() <= set(ACCIDENTS) and right == replace(
-        released, **{field: getattr(right, field) for field in others}
-    )
+    assert recipe.accidents.keys() <= set(ACCIDENTS)
+    assert right == replace(released, **{field: getattr(right, field) for field in others})
     assert all(getattr(released, field) == value for field, value in recipe.accidents.items())
     assert released.parameter_groups == "task" or released.parameter_groups in PARAMETER_RULES
 
@@ -138,9 +135,7 @@ def test_the_first_rates_of_the_multi_task_release() -> None:
         ("multitask_vqa_warmup_linear", "release-mt-linear", "vilbert-vqa", 12, {"warmup": 0.25}),
     ],
 )
-def test_the_rates_of_a_rule_are_those_of_its_release(
-    case: str, rule: str, recipe: str, steps: int, changes: dict[str, Any]
-) -> None:
+def test_rates_are_those_of_the_release(case: str, rule: str, recipe: str, steps: int, changes: dict[str, Any]) -> None:
     published = replace(TASK_RECIPES[recipe], **changes)
     asked = request(published.task, set=[f"steps.rule={rule}"])
     config = config_of(asked, TASKS[published.task].options, published, steps=steps).train
@@ -163,9 +158,8 @@ def test_the_multi_task_release_s_steps_are_a_rule_of_vilbert_s_recipes() -> Non
     recipe = TASK_RECIPES["vilbert-vcr"]
     found = config_of(request("vcr", set=["steps.rule=release-mt"]), TASKS["vcr"].options, recipe, steps=133_080)
     config = found.train
-    assert {field: getattr(config, field) for field in release_settings("vilbert-release-mt-tasks")} == dict(
-        release_settings("vilbert-release-mt-tasks")
-    )
+    settings = release_settings("vilbert-release-mt-tasks")
+    assert {field: getattr(config, field) for field in settings} == dict(settings)
     # 66,540 iterations of two updates, 3,327 in an epoch; one step of the schedule for both.
     assert found.task.updates == "task" and config.updates_per_schedule_step == 2
     assert (config.warmup_steps, config.warmup_overwritten_every) == (6654, 3327)
@@ -175,13 +169,8 @@ def test_the_multi_task_release_s_steps_are_a_rule_of_vilbert_s_recipes() -> Non
 def test_a_plateau_is_a_rule_of_vilbert_s_recipes() -> None:
     """ReduceLROnPlateau of `--lr_scheduler automatic`, by the evaluation of each epoch."""
     judged = {}
-    for name in (
-        "vilbert-vqa",
-        "vilbert-vcr",
-        "vilbert-vcr-rationale",
-        "vilbert-refcoco+-detected",
-        "vilbert-retrieval",
-    ):
+    tasks = ("vqa", "vcr", "vcr-rationale", "refcoco+-detected", "retrieval")
+    for name in (f"vilbert-{task}" for task in tasks):
         recipe = TASK_RECIPES[name]
         asked = request(recipe.task, set=["steps.rule=release-plateau"])
         config = config_of(asked, TASKS[recipe.task].options, recipe, steps=400).train

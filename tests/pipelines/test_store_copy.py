@@ -1,12 +1,9 @@
 """`roibeam store copy` and `store plan`: merged, cut anew, changed and killed, the records stay what they were."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from forks import KILLED, in_a_fork
-
-sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
+from tiny_commands import Cli, damage_record
 
 from roibeam.features.annotations import Annotation, write_annotations
 from roibeam.features.batch import RegionFilter
@@ -31,8 +27,6 @@ from roibeam.features.store_copy import RecordChange
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.data.id_lists import IdSelection, read_id_list, read_split
 from roibeam.pipelines.extract.stores.store_copy import CopyOptions, copy_store
-
-Roibeam = Callable[..., Any]
 
 
 def records(numbers: Iterable[int], **options: Any) -> list[RegionRecord]:
@@ -67,7 +61,7 @@ def store_with(folder: Path, kept: Sequence[RegionRecord], letters: Sequence[Dea
     return folder
 
 
-def test_a_copy_adds_names_to_a_store_of_bare_ids(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_copy_adds_names_to_a_store_of_bare_ids(roibeam: Cli, tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     bare = [replace(each, class_ids=each.class_ids % 6) for each in records(range(8), distribution="full")]
     write_shard(tmp_path / "bare", 0, bare)
@@ -137,39 +131,31 @@ def test_dead_letters_travel_unless_another_store_has_the_image(tmp_path: Path) 
     assert summary.manifest.num_dead_letters == 4 and summary.failures == {} and summary.failed_share == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda r: replace(r, features=np.ones((r.num_regions, 9), np.float16)), "different widths"),
-        (lambda r: replace(r, class_distribution=np.ones((r.num_regions, 7), np.float16)), "class distributions"),
-    ],
-)
-def test_stores_that_do_not_belong_together(tmp_path: Path, change: Callable[..., RegionRecord], match: str) -> None:
+def test_stores_that_do_not_belong_together(tmp_path: Path) -> None:
     left = store_with(tmp_path / "left", records(range(3)))
-    right = store_with(tmp_path / "right", [change(record) for record in records(range(3, 5))])
-    with pytest.raises(ValueError, match=match):
-        copy_store([left, right], tmp_path / "out")
+    for name, change, match in (
+        ("features", lambda count: np.ones((count, 9), np.float16), "different widths"),
+        ("class_distribution", lambda count: np.ones((count, 7), np.float16), "class distributions"),
+    ):
+        changed = [replace(each, **{name: change(each.num_regions)}) for each in records(range(3, 5))]
+        with pytest.raises(ValueError, match=match):
+            copy_store([left, store_with(tmp_path / name, changed)], tmp_path / "out")
+    right = store_with(tmp_path / "right", records([3]))
+    manifest, details = StoreManifest.read(right / "manifest.json"), {**FINGERPRINT.details, "conventions": "other"}
+    for change, match in (
+        ({"fingerprint": Fingerprint(feature_space_of(details), {}, details)}, "feature spaces.*ons example / other"),
+        ({"classes": ("dog", "cat")}, "name their classes differently"),
+    ):
+        (right / "manifest.json").write_text(json.dumps(replace(manifest, **change).to_json()))
+        with pytest.raises(ValueError, match=match):
+            copy_store([left, right], tmp_path / "out")
+    for sources, out, match in (([left, left], tmp_path / "out", "named twice"), ([left], left, "is a source too")):
+        with pytest.raises(ValueError, match=match):
+            copy_store(sources, out)
     assert not (tmp_path / "out").exists()
 
 
-def test_other_feature_spaces_and_vocabularies_do_not_merge(tmp_path: Path) -> None:
-    left, right = (store_with(tmp_path / name, records([i])) for i, name in enumerate(("left", "right")))
-    details = {**FINGERPRINT.details, "conventions": "other"}
-    manifest = StoreManifest.read(right / "manifest.json")
-    write = (right / "manifest.json").write_text
-    write(json.dumps(replace(manifest, fingerprint=Fingerprint(feature_space_of(details), {}, details)).to_json()))
-    with pytest.raises(ValueError, match=r"different feature spaces.*conventions example / other"):
-        copy_store([left, right], tmp_path / "out")
-    write(json.dumps(replace(manifest, classes=("dog", "cat")).to_json()))
-    with pytest.raises(ValueError, match="name their classes differently"):
-        copy_store([left, right], tmp_path / "out")
-    with pytest.raises(ValueError, match="named twice"):
-        copy_store([left, left], tmp_path / "out")
-    with pytest.raises(ValueError, match="is a source too"):
-        copy_store([left], left)
-
-
-def test_subset_by_ids_and_by_split(roibeam: Roibeam, whole: Path, tmp_path: Path) -> None:
+def test_subset_by_ids_and_by_split(roibeam: Cli, whole: Path, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("image03\r\nimage20\n\nimage04\nnobody\n")
     done = roibeam("store", "copy", whole, tmp_path / "few", "--ids", ids)
@@ -186,28 +172,22 @@ def test_subset_by_ids_and_by_split(roibeam: Roibeam, whole: Path, tmp_path: Pat
     done = roibeam("store", "copy", whole, tmp_path / "lenient", "--ids", ids, "--max-failures", 0.3, "--json")
     assert done.code == 0 and json.loads(done.out)["first_missing"] == ["nobody"]
 
-    sentence = {"raw": "a cat", "tokens": ["a", "cat"], "sentid": 1}
-    images = [
-        {
-            "filename": f"image{i:02}.jpg",
-            "imgid": i,
-            "split": "train restval val test".split()[i % 4],
-            "sentences": [sentence],
-        }
-        for i in range(24)
-    ]
+    row = {"sentences": [{"raw": "a cat", "tokens": ["a", "cat"], "sentid": 1}]}
+    splits = ("train", "restval", "val", "test")
+    images = [row | {"filename": f"image{i:02}.jpg", "imgid": i, "split": splits[i % 4]} for i in range(24)]
     split = tmp_path / "dataset.json"
     split.write_text(json.dumps({"images": images}))
     done = roibeam("store", "copy", whole, tmp_path / "val", "--split-file", split, "--split", "restval,val", "--json")
     assert done.code == 0 and json.loads(done.out)["records"] == 12
     assert read(tmp_path / "val").keys() == {f"image{i:02}" for i in range(24) if i % 4 in (1, 2)}
-    assert roibeam("store", "copy", whole, tmp_path / "x", "--split-file", split, "--split", "best").code == 1
-    assert (
-        "give one of them"
-        in roibeam("store", "copy", whole, tmp_path / "x", "--split-file", "a", "--split", "val", "--ids", "b").err
-    )
-    for half in (("--split", "val"), ("--split-file", split)):
-        assert "go together" in roibeam("store", "copy", whole, tmp_path / "x", *half).err
+    for options, words in (
+        (("--split-file", split, "--split", "best"), "best"),
+        (("--split-file", "a", "--split", "val", "--ids", "b"), "give one of them"),
+        (("--split", "val"), "go together"),
+        (("--split-file", split), "go together"),
+    ):
+        refused = roibeam("store", "copy", whole, tmp_path / "x", *options)
+        assert refused.code != 0 and words in refused.err
     with pytest.raises(ValueError, match="no image of the split"):
         split.write_text(json.dumps({"images": images[:1]}))
         read_split(str(split), "val")
@@ -216,7 +196,7 @@ def test_subset_by_ids_and_by_split(roibeam: Roibeam, whole: Path, tmp_path: Pat
         read_id_list(ids)
 
 
-def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Cli, tmp_path: Path) -> None:
     ids = ["\x1b[31mred", "[1]", "a\u3000b", "new\nline", "plain"]
     store = store_with(tmp_path / "odd", [make_record(image_id, seed=i) for i, image_id in enumerate(ids)])
     listed = roibeam("store", "ids", store)
@@ -247,7 +227,7 @@ def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Roibeam, t
     assert roibeam("store", "ids", tmp_path / "of_part").err.startswith("roibeam: 1 id holds")
 
 
-def test_dead_letters_are_listed_a_line_each(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_dead_letters_are_listed_a_line_each(roibeam: Cli, tmp_path: Path) -> None:
     store = store_with(tmp_path / "store", records(range(2)), [letter("new\nline"), letter("tab\there")])
     lines = roibeam("store", "dead-letters", store).out.splitlines()
     assert [line.split("\t")[0] for line in lines] == ["new\\nline", "tab\\there"]
@@ -258,7 +238,7 @@ def test_dead_letters_are_listed_a_line_each(roibeam: Roibeam, tmp_path: Path) -
     assert nothing.code == 1 and "no feature store" in nothing.err
 
 
-def test_images_are_taken_out_and_leave_no_trace(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_images_are_taken_out_and_leave_no_trace(roibeam: Cli, tmp_path: Path) -> None:
     store = store_with(tmp_path / "store", records(range(6)), [letter("gone07"), letter("gone08")])
     said = [Annotation(f"image{i:02}", (f"caption {i}",), ()) for i in range(6)]
     entry = write_annotations(LocalFolder(store), iter([said]))
@@ -292,10 +272,7 @@ def test_float32_to_float16_is_the_space_of_an_extraction_in_float16(tmp_path: P
         folder = tmp_path / dtype
         folder.mkdir()
         fingerprint = Fingerprint(feature_space_of(details), {}, details)
-        kept = [
-            make_record("a", dtype="float32", seed=1),
-            make_record("b", dtype="float32", seed=2, image_feature=True),
-        ]
+        kept = [make_record(name, dtype="float32", seed=ord(name), image_feature=name == "b") for name in "ab"]
         if dtype == "float16":
             kept = [RecordChange("float16").apply(record) for record in kept]
         manifest = write_shard(folder, 0, kept)
@@ -330,7 +307,7 @@ def test_float16_to_float32_is_exact_and_a_space_of_its_own(whole: Path, tmp_pat
     assert "rounded_to" not in back.fingerprint.details
 
 
-def test_a_value_beyond_float16_is_a_dead_letter(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_value_beyond_float16_is_a_dead_letter(roibeam: Cli, tmp_path: Path) -> None:
     large = make_record("large", dtype="float32")
     large.features[1, 2] = 70000
     source = store_with(tmp_path / "source", [*records(range(3), dtype="float32"), large], [letter("bad")])
@@ -368,7 +345,7 @@ def test_distributions_become_top_k_or_none(whole: Path, tmp_path: Path) -> None
         RecordChange(None, "top-0")
 
 
-def test_regions_are_those_that_the_filter_chooses(roibeam: Roibeam, whole: Path, tmp_path: Path) -> None:
+def test_regions_are_those_that_the_filter_chooses(roibeam: Cli, whole: Path, tmp_path: Path) -> None:
     limits = ("--min-score", 0.5, "--min-regions", 1, "--max-regions", 2)
     assert roibeam("store", "copy", whole, tmp_path / "out", *limits).code == 0
     assert "give --min-score too" in roibeam("store", "copy", whole, tmp_path / "x", "--min-regions", 3).err
@@ -395,23 +372,17 @@ def test_an_import_without_classes_cannot_be_filtered(tmp_path: Path) -> None:
         copy_store([source], tmp_path / "out", CopyOptions(RecordChange(regions=RegionFilter(max_regions=1))))
 
 
-# Killed
-
-
-def file_operations(sources: Sequence[Path], out: Path, options: CopyOptions, kill_at: int | None = None) -> list[str]:
-    """Runs a copy in a fork that ends at its `kill_at`-th file operation; the operations till there."""
-    code, steps = in_a_fork(lambda: copy_store(sources, out, options), out.parent, kill_at, reads=True)
-    assert code == (0 if kill_at is None else KILLED)
-    return steps
-
-
 @pytest.mark.slow
 def test_a_killed_copy_goes_on_and_gives_the_same(whole: Path, tmp_path: Path) -> None:
-    second = store_with(
-        tmp_path / "second", records(range(24, 27), attributes=True, distribution="full"), [letter("z")]
-    )
+    more = records(range(24, 27), attributes=True, distribution="full")
+    second = store_with(tmp_path / "second", more, [letter("z")])
     options = CopyOptions(shard_size=6)
-    steps = file_operations([whole, second], tmp_path / "undisturbed", options)
+
+    def killed(out: Path, place: int | None = None) -> tuple[int, list[str]]:
+        return in_a_fork(lambda: copy_store([whole, second], out, options), tmp_path, place, reads=True)
+
+    code, steps = killed(tmp_path / "undisturbed")
+    assert code == 0
     wanted = StoreManifest.read(tmp_path / "undisturbed" / "manifest.json")
     assert (wanted.num_records, wanted.num_dead_letters, len(wanted.shards)) == (27, 1, 5)
     kinds = {
@@ -427,7 +398,8 @@ def test_a_killed_copy_goes_on_and_gives_the_same(whole: Path, tmp_path: Path) -
         assert places, kind
         for place in places[:: max(len(places) // 5, 1)][:5]:
             out = tmp_path / f"out{place}"
-            assert len(file_operations([whole, second], out, options, place)) == place
+            code, done = killed(out, place)
+            assert (code, len(done)) == (KILLED, place)
             summary = copy_store([whole, second], out, options)
             kept.add(summary.num_kept_shards)
             assert summary.manifest.content_digest == wanted.content_digest, (kind, place)
@@ -471,15 +443,8 @@ def test_other_folders_are_refused(whole: Path, tmp_path: Path) -> None:
 # Damaged and hostile sources
 
 
-def test_a_damaged_record_stops_the_copy_or_is_left_out(roibeam: Roibeam, whole: Path, tmp_path: Path) -> None:
-    manifest = StoreManifest.read(whole / "manifest.json")
-    data = whole / str(manifest.shards[1].data_file)
-    with FeatureStore(whole) as store:
-        features = store["image13"].features.tobytes()
-    content = bytearray(data.read_bytes())
-    at = content.index(features)
-    content[at + 3] ^= 1
-    data.write_bytes(content)
+def test_a_damaged_record_stops_the_copy_or_is_left_out(roibeam: Cli, whole: Path, tmp_path: Path) -> None:
+    damage_record(whole, "image13")
     out = tmp_path / "out"
     done = roibeam("store", "copy", whole, out, "--shard-size", 5)
     assert done.code == 1 and "record 'image13': region value has checksum" in done.err and "--drop-damaged" in done.err
@@ -510,16 +475,14 @@ def test_a_record_that_is_not_the_one_of_the_index_is_found(tmp_path: Path) -> N
 def test_a_damaged_shard_stops_the_copy(whole: Path, tmp_path: Path, what: str) -> None:
     entry = StoreManifest.read(whole / "manifest.json").shards[2]
     manifest, data = whole / entry.manifest, whole / str(entry.data_file)
+    content = bytearray(data.read_bytes())
     if what == "manifest":  # a shard that claims to be empty must not vanish silently
-        text = json.loads(manifest.read_text())
         named = {"data_file": None, "feature_dtype": None, "first_id": None, "last_id": None, "num_records": 0}
-        manifest.write_text(json.dumps(text | named))
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | named))
     elif what == "data":
-        data.write_bytes(data.read_bytes()[:8192])
+        data.write_bytes(content[:8192])
     else:
-        place = json.loads(manifest.read_text())["index_offset"]
-        content = bytearray(data.read_bytes())
-        content[place + 60] ^= 0xFF
+        content[json.loads(manifest.read_text())["index_offset"] + 60] ^= 0xFF
         data.write_bytes(content)
     match = {"manifest": "is not the manifest", "data": "has 8192 bytes", "index": "wrong checksum"}[what]
     for drop in (False, True):
@@ -533,10 +496,10 @@ def test_one_image_in_two_shards_of_a_source_is_an_error(whole: Path, tmp_path: 
     manifest = StoreManifest.read(source / "manifest.json")
     write_shard(source, 1, records([3, 4]), attempt="b")
     data = (source / shard_manifest_name(1)).read_bytes()
+    same = {name: json.loads(data)[name] for name in ("content_digest", "num_regions", "data_bytes")}
     entry = replace(
         manifest.shards[1], first_id="image03", data_file=data_file_name(1, "b"),
-        manifest_sha256=hashlib.sha256(data).hexdigest(), content_digest=json.loads(data)["content_digest"],
-        num_regions=json.loads(data)["num_regions"], data_bytes=json.loads(data)["data_bytes"],
+        manifest_sha256=hashlib.sha256(data).hexdigest(), **same,
     )  # fmt: skip
     shards = (manifest.shards[0], entry)
     total = sum(shard.num_regions for shard in shards)
@@ -545,10 +508,7 @@ def test_one_image_in_two_shards_of_a_source_is_an_error(whole: Path, tmp_path: 
         copy_store([source], tmp_path / "out")
 
 
-# Plan
-
-
-def test_plan_shares_shards_out(roibeam: Roibeam, whole: Path, tmp_path: Path) -> None:
+def test_plan_shares_shards_out(roibeam: Cli, whole: Path, tmp_path: Path) -> None:
     copy_store([whole], tmp_path / "out", CopyOptions(shard_size=4))
     done = roibeam("store", "plan", tmp_path / "out", "--ranks", 4, "--json")
     plan = json.loads(done.out)

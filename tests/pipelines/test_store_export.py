@@ -1,20 +1,14 @@
 """`roibeam store export` and back: every format, what is left out, and exports that are killed."""
 
-from __future__ import annotations
-
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from forks import KILLED, in_a_fork
-
-sys.path.append(str(Path(__file__).parents[1] / "features"))
 from exchange_examples import measured
+from forks import KILLED, in_a_fork
 from store_examples import FINGERPRINT, make_record, write_shard
+from tiny_commands import Cli, damage_record, ok
 
 from roibeam.features.exchange.butd_tsv import FORMAT as TSV
 from roibeam.features.exchange.formats import FORMATS, format_named
@@ -24,8 +18,6 @@ from roibeam.features.shard.writer import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.extract.stores.store_export import export_store
-
-Roibeam = Callable[..., Any]
 
 
 @pytest.fixture
@@ -46,17 +38,13 @@ def target(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_export_and_import(roibeam: Roibeam, store: Path, tmp_path: Path, name: str) -> None:
+def test_export_and_import(roibeam: Cli, store: Path, tmp_path: Path, name: str) -> None:
     out = target(tmp_path, name)
-    done = roibeam("store", "export", store, out, "--format", name, "--json")
-    assert done.code == 0, done.err
-    exported = json.loads(done.out)
+    exported = json.loads(ok(roibeam("store", "export", store, out, "--format", name, "--json")).out)
     assert exported["records"] == exported["read_back"]["records"] == 5 and exported["read_back"]["problems"] == []
     assert exported["read_back"]["box_error_px"] <= (0.5 if name == "uniter-lmdb" else 0)
     assert exported["read_back"]["feature_error"] == 0 and exported["report"]["records"] == 5
-    done = roibeam("store", "import", out, tmp_path / "back", "--json")
-    assert done.code == 0, done.err
-    imported = json.loads(done.out)
+    imported = json.loads(ok(roibeam("store", "import", out, tmp_path / "back", "--json")).out)
     assert imported["format"] == name and imported["records"] == 5 and imported["dead_letters"] == {}
     assert verify_store(tmp_path / "back", deep=True) == []
     with FeatureStore(store) as kept, FeatureStore(tmp_path / "back") as back:
@@ -70,7 +58,7 @@ def test_export_and_import(roibeam: Roibeam, store: Path, tmp_path: Path, name: 
         assert found["num_same_box"] == 15 and found["feature_error"] == 0
 
 
-def test_what_the_command_says(roibeam: Roibeam, store: Path, tmp_path: Path) -> None:
+def test_what_the_command_says(roibeam: Cli, store: Path, tmp_path: Path) -> None:
     done = roibeam("store", "export", store, tmp_path / "f.h5", "--format", "lxmert-h5")
     assert done.code == 0
     assert f"{tmp_path}/f.h5: 5 records as lxmert-h5, layout group-per-image" in done.out
@@ -92,9 +80,7 @@ def test_what_the_command_says(roibeam: Roibeam, store: Path, tmp_path: Path) ->
         (["taken", "f", "--format", "lxmert-h5"], "taken"),
     ],
 )
-def test_exports_that_are_refused(
-    roibeam: Roibeam, store: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
-) -> None:
+def test_refusals(roibeam: Cli, store: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str) -> None:
     monkeypatch.chdir(store.parent)
     Path("taken").write_text("keep me")
     Path("empty").mkdir()
@@ -104,7 +90,7 @@ def test_exports_that_are_refused(
     assert Path("taken").read_text() == "keep me" and not Path("f").exists()
 
 
-def test_other_features_and_distributions(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_other_features_and_distributions(roibeam: Cli, tmp_path: Path) -> None:
     """bfloat16, top-k distributions, a feature of the whole image; a name that imports as another format is forced."""
     folder = tmp_path / "store"
     folder.mkdir()
@@ -114,15 +100,14 @@ def test_other_features_and_distributions(roibeam: Roibeam, tmp_path: Path) -> N
     out = tmp_path / "f.any"
     exported = json.loads(roibeam("store", "export", folder, out, "--format", "butd-tsv", "--json").out)
     assert exported["left_out"] == {"class_distribution": 1, "image_feature": 1}
-    done = roibeam("store", "import", out, tmp_path / "back", "--dtype", "float32", "--format", "butd-tsv")
-    assert done.code == 0, done.err
+    done = ok(roibeam("store", "import", out, tmp_path / "back", "--dtype", "float32", "--format", "butd-tsv"))
     with FeatureStore(tmp_path / "back") as back:
         np.testing.assert_array_equal(back["image"].features, kept.features.astype(np.float32))
     done = roibeam("store", "import", out, tmp_path / "other", "--format", "lxmert-h5")
     assert done.code == 1 and "is no whole HDF5 file" in done.err and not (tmp_path / "other").exists()
 
 
-def test_a_store_without_classes_is_said_to_have_none(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_store_without_classes_is_said_to_have_none(roibeam: Cli, tmp_path: Path) -> None:
     TSV.write([measured("a")], tmp_path / "f.tsv", layout="caffe")
     assert roibeam("store", "import", tmp_path / "f.tsv", tmp_path / "store").code == 0
     done = roibeam("store", "export", tmp_path / "store", tmp_path / "f.h5", "--format", "lxmert-h5")
@@ -152,20 +137,15 @@ def test_an_export_killed_at_any_step_leaves_no_file_or_a_whole_one(store: Path,
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_damaged_record_is_not_exported(roibeam: Roibeam, store: Path, tmp_path: Path, name: str) -> None:
-    """One bit in the middle of a feature, which only its checksum knows of."""
-    with FeatureStore(store) as opened:
-        features = opened.get("image3").features.tobytes()
-    path = store / str(StoreManifest.read(store / "manifest.json").shards[1].data_file)
-    data = bytearray(path.read_bytes())
-    data[data.index(features) + len(features) // 2] ^= 4
-    path.write_bytes(data)
+def test_a_damaged_record_is_not_exported(roibeam: Cli, store: Path, tmp_path: Path, name: str) -> None:
+    """One bit of a feature, which only its checksum knows of."""
+    damage_record(store, "image3")
     out = target(tmp_path, name)
     done = roibeam("store", "export", store, out, "--format", name)
     assert done.code == 1 and "'image3'" in done.err and "checksum" in done.err and not out.exists()
 
 
-def test_a_record_that_no_lookup_finds_is_not_exported(roibeam: Roibeam, store: Path, tmp_path: Path) -> None:
+def test_a_record_that_no_lookup_finds_is_not_exported(roibeam: Cli, store: Path, tmp_path: Path) -> None:
     """A manifest that ends before it; an index whose hashes lead to other rows, with the right checksum."""
     path = store / "manifest.json"
     manifest = json.loads(path.read_text())

@@ -1,12 +1,4 @@
-"""`roibeam store repair`: what it lists for each kind of damage, and that it extracts that and nothing else.
-
-    python test_store_repair.py FOLDER [STEP ...]
-
-kills a repair at each of its file operations in turn (those given, or as many as the share of a soak says) and lets the
-next one finish it.
-"""
-
-from __future__ import annotations
+"""`roibeam store repair`: what it lists for each kind of damage, and that it extracts that and nothing else."""
 
 import hashlib
 import json
@@ -23,29 +15,22 @@ import cv2
 import numpy as np
 import pytest
 import typer
-from forks import KILLED, in_a_fork, run_script
+from disturbed_runs import NETWORK
+from forks import KILLED, in_a_fork
 from in_process import run_roibeam
 from soak_share import SHARE, share_of
 from typer.testing import CliRunner, Result
 
-from roibeam.features.record.fingerprint import Fingerprint, imported_fingerprint
-from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest
 from roibeam.features.shard.reader import ShardReader
-from roibeam.features.shard.writer import ShardSequence, publish_store, write_shard_sequence
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.cli.store import repair_command
 from roibeam.pipelines.extract.stores.store_check import find_damage
+from roibeam.pipelines.extract.stores.store_import import import_features
 from roibeam.pipelines.extract.stores.store_repair import RepairSource, repair_store, repair_text
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-NETWORK = (
-    "--detector", "small", "--weights", "random:1", "--device", "cpu", "--threads", "1",
-    "--set", "detector.short_edge=48",
-    "--set", "detector.long_edge=80", "--set", "detector.proposals_after_nms=16", "--set", "detector.base_channels=4",
-    "--set", "selection.max_regions=12", "--shard-size", "3", "--max-failures", "1",
-)  # fmt: skip
 # Shard 0: bad (a dead letter), sample 0, sample 1. Shard 1: samples 2, 3, 4. Shard 2: sample 5.
 SHARDS = (("sample_00000", "sample_00001"), ("sample_00002", "sample_00003", "sample_00004"), ("sample_00005",))
 
@@ -58,7 +43,7 @@ def draw_photos(folder: Path) -> Path:
 
 
 def extract(photos: Path, store: Path) -> None:
-    assert run_roibeam("extract", photos, store, *NETWORK) == 0
+    assert run_roibeam("extract", photos, store, *NETWORK, "--shard-size", "3", "--max-failures", "1") == 0
 
 
 @pytest.fixture(scope="module")
@@ -94,31 +79,33 @@ def data_of(store: Path, shard: int) -> Path:
     return store / str(manifest_of(store, shard).data_file)
 
 
-def overwrite(path: Path, offset: int, data: bytes) -> None:
+def overwrite(shard: int, image_id: str, part: str, data: bytes = b"XXXX") -> Callable[[Path], None]:
+    """What writes `data` where a part of a record begins: its header, or its features."""
+    field, behind = {"features": ("region_offset", 64)}.get(part, (part, 0))
+
+    def write(store: Path) -> None:
+        with ShardReader(data_of(store, shard), manifest_of(store, shard)) as reader:
+            row = next(row for row in reader.index_rows() if row.key == image_id.encode())
+        overwrite_file(data_of(store, shard), getattr(row, field) + behind, data)
+
+    return write
+
+
+def overwrite_file(path: Path, offset: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(data)
 
 
-def row_of(store: Path, shard: int, image_id: str) -> Any:
-    with ShardReader(data_of(store, shard), manifest_of(store, shard)) as reader:
-        return next(row for row in reader.index_rows() if row.key == image_id.encode())
-
-
-def flip_feature_bytes(store: Path) -> None:
-    overwrite(data_of(store, 1), row_of(store, 1, "sample_00003").region_offset + 64, b"\xff\x3c\xff\x3c")
-
-
-def damage_a_region_header(store: Path) -> None:
-    overwrite(data_of(store, 0), row_of(store, 0, "sample_00001").region_offset, b"XXXX")
-
-
-def damage_a_meta_header(store: Path) -> None:
-    overwrite(data_of(store, 0), row_of(store, 0, "sample_00000").meta_offset, b"XXXX")
+flip_feature_bytes = overwrite(1, "sample_00003", "features", b"\xff\x3c\xff\x3c")
+damage_a_region_header = overwrite(0, "sample_00001", "region_offset")
+damage_a_meta_header = overwrite(0, "sample_00000", "meta_offset")
 
 
 def damage_the_tree(store: Path) -> None:
-    overwrite(data_of(store, 1), row_of(store, 1, "sample_00002").meta_offset // 4096 * 4096, b"\xee" * 8)
+    with ShardReader(data_of(store, 1), manifest_of(store, 1)) as reader:
+        row = next(row for row in reader.index_rows() if row.key == b"sample_00002")
+    overwrite_file(data_of(store, 1), row.meta_offset // 4096 * 4096, b"\xee" * 8)
 
 
 def cut_data(store: Path) -> None:
@@ -247,9 +234,7 @@ def other_photos(whole: Path, folder: Path) -> Path:
     return folder
 
 
-def test_other_photos_under_the_names_of_the_broken_ones_are_not_taken(
-    whole: Path, store: Path, tmp_path: Path
-) -> None:
+def test_other_photos_under_the_names_of_broken_ones_are_not_taken(whole: Path, store: Path, tmp_path: Path) -> None:
     flip_feature_bytes(store)
     damage_a_region_header(store)
     before = {path.name: path.read_bytes() for path in store.glob("*.json")}
@@ -311,9 +296,7 @@ def test_another_mode_gives_the_same_regions_in_other_digits(whole: Path, store:
     assert "1 record with the same regions as before, in other digits" in repair_text(store, summary)
 
 
-def test_a_photo_that_is_gone_becomes_a_dead_letter_and_the_exit_code_says_so(
-    whole: Path, store: Path, tmp_path: Path
-) -> None:
+def test_a_photo_that_is_gone_becomes_a_dead_letter_and_is_told(whole: Path, store: Path, tmp_path: Path) -> None:
     remove_data(store)
     photos = Path(shutil.copytree(whole / "samples" / "images", tmp_path / "photos"))
     (photos / "sample_00001.jpg").unlink()
@@ -328,9 +311,7 @@ def test_a_photo_that_is_gone_becomes_a_dead_letter_and_the_exit_code_says_so(
     assert_equal_stores(store, whole / "store")
 
 
-def test_dead_letters_are_tried_one_by_one_and_change_nothing_when_they_fail_again(
-    whole: Path, store: Path, tmp_path: Path
-) -> None:
+def test_dead_letters_are_tried_one_by_one_and_may_fail_again(whole: Path, store: Path, tmp_path: Path) -> None:
     photos = Path(shutil.copytree(whole / "samples" / "images", tmp_path / "photos"))
     before = {path.name: path.read_bytes() for path in store.glob("*.json")}
     plan = json.loads((store / "plan.json").read_text())
@@ -351,24 +332,15 @@ def test_an_interrupted_repair_leaves_the_store_as_it_was_and_the_next_one_goes_
     before = {path.name: path.read_bytes() for path in store.glob("*.json")}
     problems = verify_store(store, deep=True)
 
-    class Interrupt(logging.Handler):
-        """Ctrl-C, when the first shard is reported as done."""
-
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.msg.startswith("shard"):  # not where the device is told
-                raise KeyboardInterrupt
+    def interrupt(message: str, *_: object) -> None:
+        """Ctrl-C, when the first shard is reported as done; not where the device is told."""
+        if message.startswith("shard"):
+            raise KeyboardInterrupt
 
     logger = logging.getLogger("roibeam.pipelines.extract.stores.repaired_shards")
-    handler = Interrupt()
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            repair_store(store, RepairSource(whole / "samples" / "images"))
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(logger, "info", interrupt)
+        repair_store(store, RepairSource(whole / "samples" / "images"))
     assert {path.name: path.read_bytes() for path in store.glob("*.json")} == before
     assert [problem for problem in verify_store(store, deep=True) if not problem.leftover] == problems
 
@@ -412,37 +384,19 @@ def test_planned_images_without_record_or_dead_letter_are_missing(whole: Path, s
 
 def test_imported_stores_are_listed_and_sent_to_their_source(tmp_path: Path) -> None:
     store = tmp_path / "imported"
-    store.mkdir()
-    records = [
-        RegionRecord(
-            image_id=name,
-            height=9,
-            width=9,
-            boxes=np.array([[0, 0, 4, 4]], np.float32),
-            features=np.full((1, 8), i, np.float16),
-            class_ids=np.zeros(1, np.uint16),
-            class_scores=np.zeros(1, np.float32),
-        )
-        for i, name in enumerate("abc")
-    ]
-    fingerprint: Fingerprint = imported_fingerprint("example", {"classes": "absent", "attributes": "absent"})
-    shards = list(
-        write_shard_sequence(
-            records,
-            ShardSequence(
-                store, fingerprint=fingerprint, source="x", shard_size=2, shard_bytes=None, planned_bytes=1000
-            ),
-        )
-    )
-    publish_store(store, range(len(shards)), fingerprint=fingerprint, config={"source": {"location": "x.tsv"}})
+    from butd_tsv_examples import LXMERT, fields, line
+
+    source = tmp_path / "x.tsv"
+    source.write_bytes(b"".join(line(LXMERT, fields(name, num_regions=1)) for name in "abc"))
+    import_features(source, store, shard_size=2)
     assert repair(store).exit_code == 0
-    overwrite(data_of(store, 0), row_of(store, 0, "b").region_offset + 48, b"\x01")
+    overwrite(0, "b", "features", b"\xff\x3c")(store)
     data_of(store, 1).unlink()
     found = as_json(store)
     assert [one["image_id"] for one in found["shards"][0]["broken"]] == ["b"]
     assert (found["broken"], found["shards"][1]["unnamed"]) == (2, 1)
     assert "1 lost record whose ids only the source knows" in repair(store).stdout
-    with pytest.raises(ValueError, match=r"was imported: import it again .*`roibeam store import x.tsv NEW`"):
+    with pytest.raises(ValueError, match=r"was imported: import it again .*`roibeam store import .*x.tsv NEW`"):
         repair_store(store, RepairSource(tmp_path))
 
 
@@ -454,9 +408,7 @@ def test_imported_stores_are_listed_and_sent_to_their_source(tmp_path: Path) -> 
         (lambda store: os.truncate(store / "plan" / "part-00001.jsonl", 40), r"part-00001\.jsonl: .*makes it anew"),
     ],
 )
-def test_without_plan_or_store_manifest_one_line_says_so(
-    store: Path, damage: Callable[[Path], None], match: str
-) -> None:
+def test_without_plan_or_manifest_one_line_says_so(store: Path, damage: Callable[[Path], None], match: str) -> None:
     (store / "plan" / "plan.json").unlink()
     damage(store)
     with pytest.raises(ValueError, match=match):
@@ -469,45 +421,24 @@ def test_options_of_a_repair_need_the_photos(store: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_kill_at_every_file_operation_is_mended_by_the_next_repair(tmp_path: Path) -> None:
-    done = run_script(Path(__file__), tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" ok\n") >= round(20 * SHARE) >= 1
+def test_a_kill_at_every_file_operation_is_mended(whole: Path, tmp_path: Path, one_thread: None) -> None:
+    """Of which a share of the soak may be enough."""
+    store, source = tmp_path / "store", RepairSource(whole / "samples" / "images")
 
+    def run(kill_at: int | None = None) -> tuple[int, list[str]]:
+        return in_a_fork(lambda: sys.exit(bool(repair_store(store, source).lost)), store, kill_at)
 
-def kill_repairs(folder: Path, chosen: list[int]) -> int:
-    """Prints one line for each step; 1 if any of them was not mended."""
-    import torch
-
-    torch.set_num_threads(1)
-    photos, whole = draw_photos(folder), folder / "whole"
-    extract(photos, whole)
-
-    def run(store: Path, kill_at: int | None = None) -> tuple[int, list[str]]:
-        return in_a_fork(lambda: sys.exit(bool(repair_store(store, RepairSource(photos)).lost)), store, kill_at)
-
-    def damaged() -> Path:
-        store = folder / "killed"
+    def damage() -> None:
         shutil.rmtree(store, ignore_errors=True)
-        shutil.copytree(whole, store)
+        shutil.copytree(whole / "store", store)
         damage_several(store)
-        return store
 
-    code, steps = run(damaged())
+    damage()
+    code, steps = run()
     assert code == 0
-    bad = 0
-    for step in chosen or share_of(range(1, len(steps) + 1), "repair"):
-        store = damaged()
-        killed, rerun = run(store, step)[0], run(store)[0]
-        problems = [f"{problem.file}: {problem.what}" for problem in verify_store(store, deep=True)]
-        digests = {StoreManifest.read(each / "manifest.json").content_digest for each in (store, whole)}
-        problems += [] if len(digests) == 1 else ["other content digest"]
-        problems += [f"left behind: {path.name}" for path in store.glob(".*")]
-        problems += [] if (killed, rerun) == (KILLED, 0) else [f"exit codes {killed}, {rerun}"]
-        bad += bool(problems)
-        print(f"{step:3d} of {len(steps)}  {steps[step - 1]:<60}  {'; '.join(problems) or 'ok'}", flush=True)
-    return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    sys.exit(kill_repairs(Path(sys.argv[1]), [int(step) for step in sys.argv[2:]]))
+    chosen = share_of(range(1, len(steps) + 1), "repair")
+    assert len(chosen) >= round(20 * SHARE) >= 1
+    for step in chosen:
+        damage()
+        assert (run(step)[0], run()[0]) == (KILLED, 0), steps[step - 1]
+        assert_equal_stores(store, whole / "store")

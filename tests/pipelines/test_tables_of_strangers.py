@@ -1,7 +1,5 @@
 """Rows as people and other tools write them: what would be read wrong without a word is a bad row, counted, named."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -17,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_files import write_text
 
 from roibeam.pipelines.collection.judging.training_rows import read_labelled_texts
 from roibeam.pipelines.data.captions.caption_files import read_captions
@@ -41,9 +40,8 @@ def captions_of(path: Path, **options: Any) -> tuple[Told, list[str]]:
     return {image.image_id: image.captions for image in source.images}, source.notes
 
 
-def written(path: Path, content: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else str(content).encode())
+def written(path: Path, content: str | bytes) -> Path:
+    write_text(path, content)
     return path
 
 
@@ -65,12 +63,9 @@ def test_a_row_with_more_or_fewer_fields_than_the_header_is_a_bad_row(tmp_path: 
 def test_two_columns_of_one_name_are_refused_by_every_reader(tmp_path: Path, header: str) -> None:
     path = written(tmp_path / "train.csv", f"{header}\na.jpg,x,1,y\n")
     readers: list[Callable[[], object]] = [
-        lambda: open_source(str(path)),
-        lambda: UrlList(str(path), UrlColumns(url="image")),
-        lambda: list(read_table(path)),
-        lambda: read_labelled_texts(path),
-        lambda: read_people_names(str(path)),
-    ]
+        lambda: open_source(str(path)), lambda: UrlList(str(path), UrlColumns(url="image")),
+        lambda: list(read_table(path)), lambda: read_labelled_texts(path), lambda: read_people_names(str(path)),
+    ]  # fmt: skip
     for read in readers:
         with pytest.raises(ValueError, match="two columns are called 'text'; rename one or take it out"):
             read()
@@ -110,9 +105,6 @@ def test_a_table_of_ones_own_names_its_encoding_and_its_short_row(tmp_path: Path
         list(read_table(written(tmp_path / "b.csv", "image,text,label\na,x,y\nb,x\n")))
 
 
-# ---- the order of columns
-
-
 class _AllStored:
     """A journal of a run that got every image."""
 
@@ -133,16 +125,11 @@ def test_a_download_writes_what_its_own_reader_reads_back(texts: list[str]) -> N
             return
         local = Path(folder) / "local.tsv"
         download_folder._write_captions(local, url_list, cast(Journal, _AllStored()))
-        wanted = [
-            (image_id(index), re.sub("[\t\r\n]+", " ", row.caption))
-            for index, row in url_list.rows()
-            if isinstance(row, UrlRow)
-        ]
+        rows = [(index, row.caption) for index, row in url_list.rows() if isinstance(row, UrlRow)]
+        wanted = [(image_id(index), re.sub("[\t\r\n]+", " ", caption)) for index, caption in rows]
         captions, notes = read_captions(str(local))
-        assert ([(each.name, each.text) for each in captions], notes) == (
-            [(f"{name}.jpg", text) for name, text in wanted],
-            [],
-        )
+        assert [(each.name, each.text) for each in captions] == [(f"{name}.jpg", text) for name, text in wanted]
+        assert notes == []
         assert captions_of(local) == ({name: (text,) for name, text in wanted}, [])
 
 
@@ -181,9 +168,8 @@ def test_photos_that_are_there_say_which_column_names_them(tmp_path: Path) -> No
 def test_a_header_says_the_order_and_is_no_row(tmp_path: Path) -> None:
     path = written(tmp_path / "list.tsv", "url\tcaption\nhttp://a/1\tone\nhttp://a/2\ttwo\n")
     plain = written(tmp_path / "plain.tsv", "http://a/1\tone\nhttp://a/2\ttwo\n")
-    assert [(index, row.caption) for index, row in UrlList(str(path)).rows() if isinstance(row, UrlRow)] == [
-        (0, "one"), (1, "two"),
-    ]  # fmt: skip
+    rows = [(index, row.caption) for index, row in UrlList(str(path)).rows() if isinstance(row, UrlRow)]
+    assert rows == [(0, "one"), (1, "two")]
     # img2dataset, which such headers are for, numbers what stands below it.
     assert read_captions(str(path)) == read_captions(str(plain))
     with pytest.raises(ValueError, match=r"--caption-column 'text': expected 1 or 2.* name of its first line: url"):
@@ -202,9 +188,6 @@ def test_the_column_of_captions_can_be_set_where_there_are_columns(tmp_path: Pat
     written(tmp_path / "photos" / "a.jpg", b"")
     with pytest.raises(ValueError, match=r"--caption-column 2 is for a list with columns or a caption \.tsv"):
         open_source(str(tmp_path / "photos"), caption_column="2")
-
-
-# ---- empty captions
 
 
 def test_empty_captions_are_counted_alike_and_never_kept(tmp_path: Path) -> None:
@@ -373,18 +356,15 @@ def test_bad_rows_of_vcr_and_visual_genome_are_counted(tmp_path: Path) -> None:
 def test_bad_entries_of_a_karpathy_file_are_counted_and_the_others_taken(tmp_path: Path) -> None:
     """Sentences one by one; what is held out by such a file is held out whole, or not at all."""
     good = {"raw": "A dog.", "tokens": ["a", "dog"], "sentid": 0}
+    sentences = [good, {**good, "tokens": None}, {**good, "raw": ""}]
+    entry = {"filename": "f.jpg", "imgid": 5, "split": "train", "sentences": [good]}
     images: list[object] = [
-        {
-            "filename": "a.jpg",
-            "imgid": 0,
-            "split": "train",
-            "sentences": [good, {**good, "tokens": None}, {**good, "raw": ""}],
-        },
-        {"filename": "b.jpg", "imgid": 1, "split": "x", "sentences": [good]},
-        {"filename": "c.jpg", "imgid": "2", "split": "train", "sentences": [good]},
+        entry | {"filename": "a.jpg", "imgid": 0, "sentences": sentences},
+        entry | {"filename": "b.jpg", "imgid": 1, "split": "x"},
+        entry | {"filename": "c.jpg", "imgid": "2"},
         "d.jpg",
-        {"filename": "../e.jpg", "imgid": 4, "split": "train", "sentences": [good]},
-        {"filename": "f.jpg", "imgid": 5, "split": "train", "sentences": [good]},
+        entry | {"filename": "../e.jpg", "imgid": 4},
+        entry,
     ]
     path = written(tmp_path / "dataset.json", json.dumps({"images": images}))
     of_source, notes = captions_of(path)

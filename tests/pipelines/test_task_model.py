@@ -1,7 +1,5 @@
 """A fine-tuned model that is asked in Python: two images for each text, texts alone, and runs that are not asked so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +50,7 @@ def test_texts_alone_show_no_image(tmp_path: Path, name: str, texts: Any, labels
         model.answer([texts], [store()["image-0"]])
 
 
-def test_a_task_whose_choices_stand_in_its_files_is_asked_by_predict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_with_choices_in_its_files_is_asked_by_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_model, "task_checkpoint", lambda folder: FoundModel(folder))
     monkeypatch.setattr(task_model, "saved_config", lambda folder: {"task": {"task": "vcr", "form": CHOICE}})
     with pytest.raises(ValueError, match=r"chooses among choices or regions .* use roibeam predict, .* \(task vcr\)"):

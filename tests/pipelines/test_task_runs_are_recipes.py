@@ -4,8 +4,6 @@ Compared are settings, the built network, its optimizer and its encoder, on torc
 model of the recipe's own pre-training. What a mode may change is `MODE_CHANGES`; test_recipes_run.py runs them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import cache
@@ -57,9 +55,7 @@ def sections(name: str, *, toy: bool) -> FinetuneConfig:
 
 def check_settings(recipe: TaskRecipe, found: FinetuneConfig, *, toy: bool) -> None:
     """Options of the task, layout, head and training."""
-    free = (
-        {each.partition(".")[2] for each in TOY if each.startswith("vqa.")} if toy and recipe.task == "vqa" else set()
-    )
+    free = {each.partition(".")[2] for each in TOY if each.startswith("vqa.") and toy and recipe.task == "vqa"}
     options, published = found.task, recipe.options_for(recipe.end_to_end)
     for field in dataclasses.fields(published):
         if field.name not in free:
@@ -103,14 +99,9 @@ def check_network(name: str, found: FinetuneConfig, *, toy: bool) -> torch.nn.Mo
     grounding = {"grounding": recipe.options.grounding} if recipe.task == "vcr" else {}
     with torch.device("meta"):
         network = started_network(
-            system,
-            model,
-            asked,
-            found.head.kind,
-            source=name,
-            num_input_classes=told.num_classes if told else 0,
+            system, model, asked, found.head.kind, source=name, num_input_classes=told.num_classes if told else 0,
             **grounding,
-        )
+        )  # fmt: skip
         config = network.encoder_config
     changes = changed_by({DATA, TASK if recipe.system == "vlbert" else DATA, *([TOY_TASK] if toy else [])})
     free = {each.removeprefix("model.") for change in changes for each in change.fields}

@@ -1,7 +1,5 @@
 """A task's own text as pre-training reads it: the official files, which text stands where, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +10,15 @@ import pytest
 from captioned_records import WIDTH
 from dataset_examples import error_of
 from task_corpora import corpus_of, joined, store_of
+from tiny_commands import Cli, ok
+from toy_training import log_of
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.data.batches.sample import collate
+from roibeam.pipelines.data.captions.caption_files import Caption
 from roibeam.pipelines.data.captions.caption_join import CaptionJoin
+from roibeam.pipelines.data.captions.captioned_store import digest_of_captions
 from roibeam.pipelines.data.captions.task_texts import NLVR2, VCR, VQA, TaskCorpus, TaskCorpusText, TaskTable, TaskTexts
 from roibeam.pipelines.data.datasets.vcr import read_vcr_questions
 from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
@@ -25,7 +27,6 @@ from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import RowLengths, count_regions
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
-Cli = Callable[..., Any]
 QUESTIONS = "v2_OpenEnded_mscoco_train2014_questions.json"
 ANNOTATIONS = "v2_mscoco_train2014_annotations.json"
 
@@ -37,9 +38,6 @@ def files(made_data: Path, task: str) -> list[Path]:
         VCR: [folder / "vcr" / "train.jsonl"],
         NLVR2: [folder / "nlvr2" / "train.json"],
     }[task]
-
-
-# --- what the files say ---
 
 
 def test_vqa_of_the_pack(made_data: Path) -> None:
@@ -57,15 +55,11 @@ def test_vcr_of_the_pack(made_data: Path) -> None:
     found = list(texts.texts())
     assert texts.as_pair and len(found) == 7 * 8
     assert [text.fits for text in found[:8]] == [True, False, False, False] * 2
-    assert found[0].text.split("\n") == [
-        "Why are Casey Riley Jessie sitting with Jackie ?",
-        "They are about to eat a cake .",
-    ]
+    question, answer = "Why are Casey Riley Jessie sitting with Jackie ?", "They are about to eat a cake ."
+    assert found[0].text.split("\n") == [question, answer]
     # A rationale follows question and right answer; people keep their names, new ones go on in the list.
-    assert found[4].text.split("\n") == [
-        "Why are Casey Riley Jessie sitting with Jackie ? They are about to eat a cake .",
-        "cake is on diningtable between them and they look at it .",
-    ]
+    rationale = "cake is on diningtable between them and they look at it ."
+    assert found[4].text.split("\n") == [f"{question} {answer}", rationale]
     assert found[3].text.split("\n")[1] == "Casey is teaching Jessie to drive ."
     assert all(text.names == ("pack/000000000790",) for text in found[:8])
 
@@ -88,14 +82,8 @@ def test_a_person_that_only_the_choice_names_gets_a_name_of_its_own(tmp_path: Pa
 def test_nlvr2_of_the_pack(made_data: Path) -> None:
     found = list(TaskTexts(files(made_data, NLVR2)).texts())
     assert [text.fits for text in found] == [True, True, False, True, False]
-    assert found[1] == TaskCorpusText(
-        "The left image shows a red bus and the right image shows a red truck.",
-        ("train-1-0-img0", "train-1-0-img1"),
-        True,
-    )
-
-
-# --- rows ---
+    said = "The left image shows a red bus and the right image shows a red truck."
+    assert found[1] == TaskCorpusText(said, ("train-1-0-img0", "train-1-0-img1"), True)
 
 
 def test_a_statement_needs_both_of_its_images(made_data: Path) -> None:
@@ -103,7 +91,6 @@ def test_a_statement_needs_both_of_its_images(made_data: Path) -> None:
     store = store_of(texts)
     del store["train-2-0-img1"]
     join = CaptionJoin(store.ids())
-    from roibeam.pipelines.data.captions.caption_files import Caption
 
     named = ((text, [Caption(text.text, name) for name in text.names]) for text in texts.texts())
     rows = TaskTable(list(store), join.joined(named))
@@ -114,17 +101,14 @@ def test_a_statement_needs_both_of_its_images(made_data: Path) -> None:
     # What is held out goes with either image, and the leak guard sees both.
     assert len(rows.captioned_ids()) == 8
     fewer = rows.without(["train-1-0-img1"])
-    assert [fewer.ids_of(row) for row in range(len(fewer))] == [
-        [f"train-{pair}-0-img{side}" for side in (0, 1)] for pair in (0, 3, 4)
-    ]
+    pairs = [[f"train-{pair}-0-img{side}" for side in (0, 1)] for pair in (0, 3, 4)]
+    assert [fewer.ids_of(row) for row in range(len(fewer))] == pairs
     assert [fewer.text(row).fits for row in range(3)] == [True, True, False]
     half = rows.share_of_images(0.5, 0)
     assert isinstance(half, TaskTable) and len(half) == 2
 
 
 def test_what_else_the_texts_say_is_in_the_digest(made_data: Path) -> None:
-    from roibeam.pipelines.data.captions.captioned_store import digest_of_captions
-
     table = TaskTable(["a", "b", "c"], [((0, 1), TaskCorpusText("x", ("a", "b"), True))])
     for places, fits in (((0, 2), True), ((0, 1), False), ((0,), True)):
         other = TaskTable(["a", "b", "c"], [(places, TaskCorpusText("x", ("a", "b"), fits))])
@@ -140,9 +124,8 @@ def sampler_for(corpus: TaskCorpus, *, head: bool = True, **settings: Any) -> tu
         vocab_size=tokenizer.vocab_size, region_feature_size=WIDTH + 6 * ("box_numbers" in settings),
         with_match_head=head,
     )  # fmt: skip
-    return VisualBertSampler(
-        VisualBertSampling(text_form="task_text", **settings), tokenizer, config, num_classes=0
-    ), tokenizer
+    rules = VisualBertSampling(text_form="task_text", **settings)
+    return VisualBertSampler(rules, tokenizer, config, num_classes=0), tokenizer
 
 
 def words(sample: Any, tokenizer: Any) -> list[str]:
@@ -265,9 +248,7 @@ def changed(path: Path, target: Path, change: Callable[[Any], None]) -> Path:
         (NLVR2, "sentence", " ", "no text in it"),
     ],
 )
-def test_lines_that_cannot_be(
-    made_data: Path, tmp_path: Path, task: str, field: str, value: object, message: str
-) -> None:
+def test_wrong_lines(made_data: Path, tmp_path: Path, task: str, field: str, value: object, message: str) -> None:
     (good,) = files(made_data, task)
     bad = changed(good, tmp_path / "train.json", lambda row: row.update({field: value}))
     assert message in error_of(lambda: list(TaskTexts([bad]).texts()))
@@ -285,10 +266,7 @@ def test_files_that_do_not_make_a_task(made_data: Path, tmp_path: Path) -> None:
         ([*nlvr2, *nlvr2], "one training file of NLVR2"),
         ([others], "expected the questions or annotations of VQA, train.jsonl of VCR or train.json of NLVR2"),
         ([tmp_path / "none.json"], "no such file"),
-        (
-            [folder / QUESTIONS.replace("train", "val"), folder / ANNOTATIONS.replace("train", "val")],
-            "of the split 'val', on which results are reported",
-        ),
+        ([folder / name.replace("train", "val") for name in (QUESTIONS, ANNOTATIONS)], "of the split 'val', on which"),
         ([vcr[0].with_name("test.jsonl")], "of the split 'test'"),
     ]
     for given, message in wrong:
@@ -300,9 +278,8 @@ def test_files_that_do_not_make_a_task(made_data: Path, tmp_path: Path) -> None:
     assert "has no answers in" in error_of(lambda: list(TaskTexts([questions, short]).texts()))
     content["annotations"] = [{"id": 1, "image_id": 2, "caption": "a cat"}]
     short.write_text(json.dumps(content))
-    assert "expected VQA's question_id, of type int, got null" in error_of(
-        lambda: list(TaskTexts([questions, short]).texts())
-    )
+    wrong_rows = error_of(lambda: list(TaskTexts([questions, short]).texts()))
+    assert "expected VQA's question_id, of type int, got null" in wrong_rows
 
 
 def test_blank_texts_are_counted(made_data: Path, tmp_path: Path) -> None:
@@ -317,9 +294,7 @@ def test_blank_texts_are_counted(made_data: Path, tmp_path: Path) -> None:
 # --- as a user runs it ---
 
 
-def test_statements_are_trained_on(
-    roibeam: Cli, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_statements_are_trained(roibeam: Cli, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
     folder = made_data / "formats" / "nlvr2"
     assert roibeam("extract", folder / "images", tmp_path / "store", *tiny_network).code == 0
     options = ("--store", tmp_path / "store", "--system", "visualbert", "--steps", 2, "--batch-size", 4)
@@ -327,16 +302,11 @@ def test_statements_are_trained_on(
     tiny += ("hidden_dropout=0", "attention_dropout=0")
     options += tuple(part for each in tiny for part in ("--set", f"model.{each}"))
     texts = ("--task-text", folder / "train.json", "--set", "sampling.text_form=task_text")
-    done = roibeam("pretrain", tmp_path / "run", *options, *texts, "--inspect-batch", 2)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "run", *options, *texts, "--inspect-batch", 2))
     assert "5 of 5 captions joined (5 by id); 10 of 10 captioned images found" in done.err
     assert "matching" in done.out
-    budgeted = roibeam("pretrain", tmp_path / "budgeted", *options, *texts, "--set", "data.max_tokens=150")
-    assert budgeted.code == 0, budgeted.err
-    losses = [
-        [json.loads(line)["loss"] for line in (tmp_path / run / "log.jsonl").read_text().splitlines()]
-        for run in ("run", "budgeted")
-    ]
+    ok(roibeam("pretrain", tmp_path / "budgeted", *options, *texts, "--set", "data.max_tokens=150"))
+    losses = [[line["loss"] for line in log_of(tmp_path / run)] for run in ("run", "budgeted")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     page = (tmp_path / "run" / "batch.html").read_text()
     assert page.count('aria-label="regions of image') == 4

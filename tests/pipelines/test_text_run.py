@@ -1,7 +1,5 @@
 """Pre-training on text alone: no store, no image, the same loop."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -15,6 +13,7 @@ from captioned_records import LEARNER, TINY
 from ranks import run_ranks, said
 from text_training import LINES, SHORT, SMALL, run_on_text
 from tiny_commands import Cli, Pictures, ok
+from toy_training import log_of
 
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
@@ -33,7 +32,7 @@ def books(tmp_path: Path) -> Path:
 
 
 def losses(folder: Path) -> list[float]:
-    return [json.loads(line)["text_only_words"] for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line["text_only_words"] for line in log_of(folder)]
 
 
 @pytest.mark.slow
@@ -46,9 +45,8 @@ def test_words_can_be_learned_by_heart(books: Path, tmp_path: Path) -> None:
 
 def test_each_line_begins_one_row_an_epoch_with_masks_of_its_own() -> None:
     tokenizer = load_tokenizer("captions", LINES)
-    config = SYSTEMS["vlbert"].sizes["small"](
-        **TINY, **SMALL, **dict(SYSTEMS["vlbert"].text_only_fields or {}), vocab_size=tokenizer.vocab_size
-    )
+    fields = {**TINY, **SMALL, **dict(SYSTEMS["vlbert"].text_only_fields or {})}
+    config = SYSTEMS["vlbert"].sizes["small"](**fields, vocab_size=tokenizer.vocab_size)
     model, sampler = SYSTEMS["vlbert"].model_class(config), VLBertSampler(SHORT, tokenizer, config, num_classes=20)
 
     def rows(epochs: int, batch_size: int, num_ranks: int = 1) -> list[tuple[str, list[int]]]:
@@ -101,8 +99,7 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictu
     assert "evaluated on the first rows of text trained on" in done.out
     assert (tmp_path / "text" / "batch.html").read_text().count("sequence: text") == 2
     on_images = ("--store", pictures.store, "--captions", pictures.captions, "--from-run", tmp_path / "text", *common)
-    done = ok(roibeam("pretrain", tmp_path / "both", *on_images, "--json"))
-    facts = json.loads(done.out.splitlines()[-1])
+    facts = json.loads(ok(roibeam("pretrain", tmp_path / "both", *on_images, "--json")).out.splitlines()[-1])
     assert facts["captions"] == 8 and facts["evaluation"]["masked_words"] is not None
     ok(roibeam("pretrain", tmp_path / "text-2", "--text-corpus", books, "--from-run", tmp_path / "both", *common))
     # What the next stage is held against.
@@ -116,7 +113,7 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictu
 
 
 @pytest.mark.parametrize(
-    ("options", "said_of_it"),
+    ("options", "told"),
     [
         ((), "for text without images, --text-corpus"),
         (("--captions", "captions.json"), "that --captions is for"),
@@ -132,12 +129,10 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictu
         (("--set", "sampling.region_probability=0.5"), "sampling.region_probability is of captions"),
     ],
 )
-def test_what_needs_a_store_says_so(
-    roibeam: Cli, books: Path, tmp_path: Path, options: tuple[str, ...], said_of_it: str
-) -> None:
+def test_what_needs_a_store(roibeam: Cli, books: Path, tmp_path: Path, options: tuple[str, ...], told: str) -> None:
     corpus = ("--text-corpus", books) if options else ()
     done = roibeam("pretrain", tmp_path / "run", *corpus, *options)
-    assert done.code == 1 and said_of_it in done.err and len(done.err.strip().splitlines()) == 1, done.err
+    assert done.code == 1 and told in done.err and len(done.err.strip().splitlines()) == 1, done.err
 
 
 LAUNCHERS = {
@@ -152,24 +147,16 @@ def test_launchers_start_one_run_of_two_processes(books: Path, tmp_path: Path) -
     sizes = [word for name, value in TINY.items() for word in ("--set", f"model.{name}={value}")]
     common = ["--text-corpus", books, "--steps", 4, "--learning-rate", 1e-3, "--device", "cpu", *sizes]
     common += [
-        "--set",
-        "model.hidden_dropout=0",
-        "--set",
-        "model.attention_dropout=0",
-        "--set",
-        "model.region_dropout=0",
-    ]
+        "--set", "model.hidden_dropout=0", "--set", "model.attention_dropout=0", "--set", "model.region_dropout=0",
+    ]  # fmt: skip
     alone: tuple[str, ...] = ()
     for name, start in {"one": alone, **LAUNCHERS}.items():
         command = [*start, tools / "roibeam", "pretrain", tmp_path / name, *common, "--batch-size", 4 if start else 8]
         command[0] = tools / command[0]
         done = subprocess.run(
-            [str(word) for word in command],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            [str(word) for word in command], env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
         assert ("2 processes" in done.stderr) == bool(start)
         np.testing.assert_allclose(losses(tmp_path / name), losses(tmp_path / "one"), rtol=1e-5)

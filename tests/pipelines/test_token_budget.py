@@ -1,7 +1,5 @@
 """Plans of a step under a token budget: every caption once, as many batches for each process, little padding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -12,9 +10,8 @@ BUDGET, CAP = 1024, 24
 
 def drawn_sizes(seed: int, captions: int, *, most_rows: int = 1) -> np.ndarray:
     draw = np.random.default_rng(seed)
-    return np.stack(
-        [draw.integers(1, most_rows + 1, captions), draw.integers(4, 37, captions), draw.integers(10, 101, captions)], 1
-    )
+    ranges = ((1, most_rows + 1), (4, 37), (10, 101))
+    return np.stack([draw.integers(*ends, captions) for ends in ranges], 1)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
@@ -59,20 +56,16 @@ def test_alike_words_share_a_batch_where_all_images_have_as_many_regions() -> No
 
 
 def test_a_plan_is_the_same_whoever_makes_it() -> None:
-    sizes = drawn_sizes(3, 96)
-    plans = [plan_step(sizes.copy(), max_tokens=BUDGET, max_captions=CAP, processes=2) for _ in range(2)]
-    assert [[batch.tolist() for batch in share] for share in plans[0]] == [
-        [batch.tolist() for batch in share] for share in plans[1]
-    ]
+    made = [plan_step(drawn_sizes(3, 96), max_tokens=BUDGET, max_captions=CAP, processes=2) for _ in range(2)]
+    plans = [[[batch.tolist() for batch in share] for share in plan] for plan in made]
+    assert plans[0] == plans[1]
 
 
 def test_a_caption_that_is_larger_than_the_budget_stands_alone() -> None:
     sizes = np.array([[1, 10, 20], [1, 900, 100], [1, 10, 20], [1, 12, 20]])
     batches = [batch.tolist() for batch in plan_step(sizes, max_tokens=200, max_captions=9, processes=1)[0]]
     assert sorted(batches) == [[0, 2, 3], [1]]
-
-
-def test_as_many_batches_as_captions_if_need_be() -> None:
+    # As many batches as captions if need be.
     sizes = np.array([[1, 5, 5]] * 6)
     assert [len(share) for share in plan_step(sizes, max_tokens=10, max_captions=9, processes=2)] == [3, 3]
     assert [len(share) for share in plan_step(sizes, max_tokens=99, max_captions=9, processes=6)] == [1] * 6

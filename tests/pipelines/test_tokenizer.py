@@ -1,13 +1,17 @@
-"""Captions to pieces: vocabularies of all kinds, whole words, and the cut of transformers."""
+"""Captions to pieces: vocabularies of all kinds, whole words, the cut of transformers; and one that lacks the words of
+the texts, which all become [UNK], so that a model soon always gets them right."""
 
 import json
+from pathlib import Path
 
 import pytest
 from captioned_records import CAPTIONS
+from text_training import run_on_text
+from tiny_commands import Cli, ok, one_line, tiny_run
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import evenly, load_tokenizer, unknown_notes
 from roibeam.pipelines.training.model_files.tokenizer_json import check_tokenizer_json
 
 
@@ -53,17 +57,14 @@ def test_words_keep_their_pieces_together(tmp_path):
     assert encoded.ids.tolist() == [2, 5, 6, 9, 10, 5, 7, 8, 1, 1, 1, 3]
 
 
-@pytest.mark.parametrize(
-    "lines, message",
-    [
-        (["a", "b"], r"not a BERT vocabulary, \[PAD\]"),
-        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "a"], "once"),
-    ],
-)
-def test_vocabulary_files_that_are_none(tmp_path, lines, message):
-    (tmp_path / "vocab.txt").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=message):
-        load_tokenizer(str(tmp_path))
+def test_vocabulary_files_that_are_none(tmp_path):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    for lines, message in ((["a", "b"], r"not a BERT vocabulary, \[PAD\]"), ([*special, "a", "a"], "once")):
+        (tmp_path / "vocab.txt").write_text("\n".join(lines))
+        with pytest.raises(ValueError, match=message):
+            load_tokenizer(str(tmp_path))
+    with pytest.raises(ValueError, match="'hf:<repository>', nor 'captions'"):
+        load_tokenizer("nowhere/vocab.txt")
 
 
 PIECES = {piece: number for number, piece in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"))}
@@ -93,8 +94,7 @@ def steps(*normalizers):
         ({"added_tokens": [{"id": 9, "content": "a"}]}, "other numbers"),
         ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "'FixedLength' is not one of"),
         ({"normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}}, "not known here"),
-        (steps(*[GROWS] * 4),
-         "over 16 times as long"),
+        (steps(*[GROWS] * 4), "over 16 times as long"),
         (steps(*[{"type": "Lowercase"}] * 99), "1 to 32 steps"),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "////fwAA"}}, "cut off"),
     ],
@@ -120,6 +120,53 @@ def test_a_tokenizer_is_bounded_before_anything_is_built(tmp_path, monkeypatch, 
         load_tokenizer(f"{prefix}{tmp_path}")
 
 
-def test_unknown_tokenizer_spec():
-    with pytest.raises(ValueError, match="'hf:<repository>', nor 'captions'"):
-        load_tokenizer("nowhere/vocab.txt")
+# --- a vocabulary that lacks the words ---
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+RUSSIAN = ["собака бежит по траве", "собака спит", "собака бежит"]
+
+
+def vocabulary(path: Path, *words: str) -> Path:
+    path.write_text("\n".join([*SPECIAL, *words]))
+    return path
+
+
+def test_the_share_of_unknown_pieces_is_told_or_stops(tmp_path: Path) -> None:
+    german = load_tokenizer(str(vocabulary(tmp_path / "vocab.txt", "hund", "katze", "haus", "baum")))
+    with pytest.raises(ValueError, match=r"c\.json: .*vocab.txt.* 100 % .* собака, бежит, .*--tokenizer"):
+        unknown_notes(german, "c.json", RUSSIAN, stops=True)
+    assert len(unknown_notes(german, "c.json", RUSSIAN, stops=False)) == 1
+    mixed = ["hund katze haus baum"] * 24 + ["hund katze собака собака"]  # 2 of 100 pieces
+    (note,) = unknown_notes(german, "c.json", mixed, stops=True)
+    assert note.startswith("c.json: ") and "2 % of the pieces, such as собака:" in note
+    assert unknown_notes(german, "c.json", ["hund katze haus baum"] * 49 + ["hund собака"], stops=True) == []
+    assert unknown_notes(german, "c.json", [], stops=True) == []
+
+
+def test_texts_are_looked_at_from_first_to_last() -> None:
+    assert evenly(range(10), 20) == list(range(10))
+    assert evenly(range(10_000), 4) == [0, 2_500, 5_000, 7_500]
+
+
+def test_a_run_with_a_wrong_vocabulary_does_not_begin(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its folder keeps no tokenizer, so the same command with the right one begins."""
+    wrong = vocabulary(tmp_path / "vocab.txt", "hund", "katze", "haus", "baum")
+    command = ("pretrain", tmp_path / "run", "--store", store[0], "--captions", store[1], *tiny_run(steps=1))
+    line = one_line(roibeam(*command, "--tokenizer", wrong))
+    assert line.startswith(f"roibeam: {store[1]}: ") and "100 % of the pieces" in line
+    assert not (tmp_path / "run" / "tokenizer").exists()
+    ok(roibeam(*command))
+
+
+def test_a_text_corpus_and_a_run_that_goes_on(tmp_path: Path) -> None:
+    """A run that was begun goes on, with a note."""
+    books, wrong = tmp_path / "books.txt", vocabulary(tmp_path / "vocab.txt", "hund")
+    books.write_text("\n".join(RUSSIAN * 4) + "\n")
+    with pytest.raises(ValueError, match=r"the text corpus: .* 100 %"):
+        run_on_text(books, tmp_path / "run", steps=2, tokenizer_spec=str(wrong))
+    load_tokenizer(str(wrong)).save(tmp_path / "run" / "tokenizer")
+    done = run_on_text(books, tmp_path / "run", steps=2, resume=True)
+    (note,) = done.notes
+    assert note in json.loads((tmp_path / "run" / "config.json").read_text())["recorded"]["notes"]
+    assert done.evaluation["text_only_word_accuracy"] is not None

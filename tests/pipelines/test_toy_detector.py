@@ -1,7 +1,5 @@
 """The detector that ships with the project: its files, and what it finds in a world that it has not seen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +22,9 @@ from roibeam.pipelines.training.detector.evaluation import evaluate_detector
 FOLDER = SHIPPED["toy"]
 
 
-def test_it_is_small_and_its_card_is_of_these_weights() -> None:
+def test_it_is_small_and_its_card_and_names_are_its_own() -> None:
     assert (FOLDER / WEIGHTS_NAME).stat().st_size <= 5_000_000
     assert weights_digest(load_file(FOLDER / WEIGHTS_NAME)) in (FOLDER / "README.md").read_text("utf-8")
-
-
-def test_it_has_the_names_of_the_toy_world() -> None:
     folder = read_detector_folder("toy")
     assert folder.class_names == tuple(CATEGORIES) and folder.attribute_names == tuple(ATTRIBUTES)
 
@@ -40,12 +35,9 @@ def test_it_finds_what_is_in_pictures_it_has_not_seen(tmp_path: Path) -> None:
     photos = open_labelled_photos(str(tmp_path / "world" / "visual_genome" / "train.txt"))
     folder = read_detector_folder("toy")
     report = evaluate_detector(
-        build_detector(folder.config, weights=folder.weights, conventions=folder.conventions),
-        photos.images,
-        photos.root,
-        class_names=photos.class_names,
-        attribute_names=photos.attribute_names,
-    )
+        build_detector(folder.config, weights=folder.weights, conventions=folder.conventions), photos.images,
+        photos.root, class_names=photos.class_names, attribute_names=photos.attribute_names,
+    )  # fmt: skip
     assert report.objects.weighted_mean is not None and report.objects.weighted_mean > 0.85
     assert report.attribute_accuracy.given_boxes == pytest.approx(0.95, abs=0.05)
     assert report.region_recall.recall is not None and report.region_recall.recall > 0.9

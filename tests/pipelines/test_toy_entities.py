@@ -1,16 +1,13 @@
 """Entities of a toy world: files that stay as they are, phrases with the boxes of what they name, and parses that are
 trees over the same words."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import one_line
+from tiny_commands import Cli, ok, one_line
 
 from roibeam.pipelines.data.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
 from roibeam.pipelines.toyworld.captions import NUMBERS, plural
@@ -41,10 +38,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("toyentities"))
 
 
-def test_the_files_are_the_same_bytes_as_ever(made: Made) -> None:
-    assert made.written.manifest["sha256"] == DIGEST, (
-        "heads were compared on these files: raise ENTITIES_VERSION, then put the new digest here"
-    )
+def test_the_files_are_the_same_bytes_as_ever_and_splits_are_those_of_the_pictures(made: Made) -> None:
+    changed = "heads were compared on these files: raise ENTITIES_VERSION, then put the new digest here"
+    assert made.written.manifest["sha256"] == DIGEST, changed
+    splits = {split: split_names(str(made.folder), split) for split in ("train", "val", "test")}
+    assert sum(map(len, splits.values())) == IMAGES
+    for split, names in splits.items():
+        assert {made.pictures[name].place.split.replace("restval", "train") for name in names} == {split}
 
 
 def named(picture: Picture, words: list[str], boxes: tuple[Any, ...]) -> None:
@@ -111,22 +111,11 @@ def test_a_parse_is_a_tree_over_the_words_and_a_phrase_hangs_on_by_its_last_one(
     assert labels >= {"det", "amod", "pobj", "prep", "nsubj", "punct", "nummod", "compound", "conj", "relcl"}
 
 
-def test_the_splits_are_those_of_the_pictures(made: Made) -> None:
-    splits = {split: split_names(str(made.folder), split) for split in ("train", "val", "test")}
-    assert sum(map(len, splits.values())) == IMAGES
-    for split, names in splits.items():
-        assert {made.pictures[name].place.split.replace("restval", "train") for name in names} == {split}
-
-
-def test_the_command_writes_them_beside_a_world_that_stays_as_it_was(
-    tmp_path: Path, roibeam: Callable[..., Any]
-) -> None:
+def test_the_command_writes_them_beside_a_world_that_stays_as_it_was(tmp_path: Path, roibeam: Cli) -> None:
     words = ("toyworld", tmp_path / "world", "--seed", 7, "--num-images", 40)
     assert roibeam(*words).code == 0
     before = {path: path.read_bytes() for path in (tmp_path / "world").rglob("*.*") if path.is_file()}
-    done = roibeam(*words, "--entities", tmp_path / "entities", "--json")
-    assert done.code == 0, done.err
-    told = json.loads(done.out)["entities"]
+    told = json.loads(ok(roibeam(*words, "--entities", tmp_path / "entities", "--json")).out)["entities"]
     assert sum(told["images"].values()) == 40
     assert {path: path.read_bytes() for path in (tmp_path / "world").rglob("*.*") if path.is_file()} == before
     again = roibeam(*words, "--entities", tmp_path / "entities")

@@ -1,20 +1,18 @@
 """Tasks of a toy world: files that stay as they are and that the readers read, rows that an independent reading of the
 texts finds right, scores that bound what a model can reach, and pictures that no pre-training has seen."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import toytask_judge as judge
-from tiny_commands import one_line
+from tiny_commands import Cli, ok, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.captions.caption_files import CaptionFile
@@ -40,7 +38,6 @@ from roibeam.pipelines.toyworld.world_files import WrittenFiles
 from roibeam.pipelines.toyworld.write import write_world
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
-Roibeam = Callable[..., Any]
 SEED, IMAGES = 7, 120
 DIGESTS = {
     "vqa": "77fb6f282e0d636158f435118748cd0f6256e5c5818acb353547d9c1ea60310e",
@@ -95,26 +92,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def questions(made: Made, year: str) -> tuple[str, str]:
-    folder = made.tasks / "vqa"
-    return (
-        str(folder / f"v2_OpenEnded_mscoco_{year}_questions.json"), str(folder / f"v2_mscoco_{year}_annotations.json")
-    )  # fmt: skip
+    names = (f"v2_OpenEnded_mscoco_{year}_questions.json", f"v2_mscoco_{year}_annotations.json")
+    return str(made.tasks / "vqa" / names[0]), str(made.tasks / "vqa" / names[1])
+
+
+def asked_of_val(made: Made) -> list[dict[str, Any]]:
+    return list(json.loads(Path(questions(made, "val2014")[0]).read_text("ascii"))["questions"])
 
 
 def sentences(made: Made) -> list[Any]:
-    return list(
-        read_refer(str(made.tasks / "refcoco+" / "refs(unc).p"), str(made.tasks / "refcoco+" / "instances.json"))
-    )
+    folder = made.tasks / "refcoco+"
+    return list(read_refer(str(folder / "refs(unc).p"), str(folder / "instances.json")))
 
 
 def test_the_files_are_the_same_bytes_as_ever_and_the_world_stays_as_it_was(made: Made) -> None:
-    assert made.written.manifest["sha256"] == DIGESTS, (
-        "models were compared on these files: raise TASKS_VERSION, then put the new digests here"
-    )
+    changed = "models were compared on these files: raise TASKS_VERSION, then put the new digests here"
+    assert made.written.manifest["sha256"] == DIGESTS, changed
     assert {path: path.read_bytes() for path in made.world.rglob("*.json*")} == made.files_before
-
-
-# Readers and stores
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in TASK_RECIPES.items() if recipe.task == "vcr"])
@@ -139,9 +133,7 @@ def test_a_vcr_recipe_reads_the_toy_s_files(made: Made, name: str) -> None:
     assert not names or task.beside is None or task.beside.class_names[1:] == names
 
 
-def test_every_picture_is_found_in_a_perfect_store_and_in_extractions(
-    made: Made, tmp_path: Path, roibeam: Roibeam
-) -> None:
+def test_every_picture_is_found_in_a_perfect_store_and_in_extractions(made: Made, tmp_path: Path, roibeam: Cli) -> None:
     """Also those of NLVR2, which have names of their own; boxes are those of the regions, in their order."""
     store = tmp_path / "store"
     words = ("toyworld", made.world, "--seed", SEED, "--num-images", IMAGES, "--perfect-store", store)
@@ -150,8 +142,8 @@ def test_every_picture_is_found_in_a_perfect_store_and_in_extractions(
     assert done.code == 0 and f"{made.tasks}: all there already" in done.out, done.err
     assert "has NLVR2's pictures of a world's tasks too; name them with --tasks" in one_line(roibeam(*words))
     extracted = {
-        "nlvr2": {each.image_id for each in list_folder(str(made.tasks / "nlvr2" / "images")).images()},
-        "vcr": {each.image_id for each in list_folder(str(made.tasks / "vcr" / "vcr1images")).images()},
+        task: {each.image_id for each in list_folder(str(made.tasks / task / folder)).images()}
+        for task, folder in (("nlvr2", "images"), ("vcr", "vcr1images"))
     }
     with FeatureStore(store) as opened:
         finder = ImageFinder(opened.ids())
@@ -194,18 +186,14 @@ def test_no_picture_that_is_judged_on_has_a_caption_for_pre_training_or_a_traini
     assert used[True] and used[False] and not used[True] & used[False] and not numbers & used[False]
 
 
-# What is right
-
-
 def seen_answers(made: Made) -> dict[str, Any]:
     """Result files, as texts, of who reads the official files and sees the scene graph."""
     found: dict[str, Any] = {}
-    asked = json.loads(Path(questions(made, "val2014")[0]).read_text("ascii"))["questions"]
     found["vqa_val.json"] = json.dumps(
         [
             {"question_id": each["question_id"],
              "answer": judge.answer(made.named(f"COCO_val2014_{each['image_id']:012d}"), each["question"])}
-            for each in asked
+            for each in asked_of_val(made)
         ]
     )  # fmt: skip
     lines = [",".join(COLUMNS)]
@@ -230,15 +218,12 @@ def seen_answers(made: Made) -> dict[str, Any]:
     return found
 
 
-def scored(roibeam: Roibeam, made: Made, task: str, split: str, results: Path) -> dict[str, float]:
-    done = roibeam("score", task, results, "--data", made.tasks / task, "--split", split, "--json")
-    assert done.code == 0, done.err
+def scored(roibeam: Cli, made: Made, task: str, split: str, results: Path) -> dict[str, float]:
+    done = ok(roibeam("score", task, results, "--data", made.tasks / task, "--split", split, "--json"))
     return {each["name"]: each["value"] for each in json.loads(done.out)["figures"]}
 
 
-def test_who_reads_and_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(
-    made: Made, tmp_path: Path, roibeam: Roibeam
-) -> None:
+def test_who_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(made: Made, tmp_path: Path, roibeam: Cli) -> None:
     levels, seen = made.written.manifest["levels"], seen_answers(made)
     assert {f"{task}_{split}.{suffix}" for task, split, suffix in JUDGED} == set(seen)
     for task, split, suffix in JUDGED:
@@ -255,11 +240,10 @@ def test_who_reads_and_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(
 def test_training_rows_are_right_too(made: Made) -> None:
     for each in read_vqa(*questions(made, "train2014")):
         assert len(each.answers) == 10
+    paths = questions(made, "train2014")
     right = [
         labels.multiple_choice_answer == judge.answer(made.named(each.image), each.question)
-        for each, labels in zip(
-            read_vqa(*questions(made, "train2014")), read_vqa_labels(questions(made, "train2014")[1]), strict=True
-        )
+        for each, labels in zip(read_vqa(*paths), read_vqa_labels(paths[1]), strict=True)
     ]
     assert sum(right) > 0.9 * len(right) > 90
     for split in ("train", "val"):
@@ -299,9 +283,6 @@ def test_every_word_but_the_question_mark_is_made_of_pieces_of_the_world_s_vocab
     assert len(words) > 60 and not unknown
 
 
-# The blind reader
-
-
 def test_a_blind_reader_takes_the_level_above_for_what_it_hardly_knows() -> None:
     reader = BlindReader()
     for answer in "aaaaab":
@@ -317,19 +298,14 @@ def test_a_blind_reader_takes_the_level_above_for_what_it_hardly_knows() -> None
 def test_blind_answers_follow_from_the_texts_alone(made: Made) -> None:
     told = {each["question_id"]: each["answer"]
             for each in json.loads((made.tasks / "readers" / "blind" / "vqa_val.json").read_text("ascii"))}  # fmt: skip
-    asked = json.loads(Path(questions(made, "val2014")[0]).read_text("ascii"))["questions"]
+    asked = asked_of_val(made)
     by_text: dict[str, set[str]] = defaultdict(set)
     for each in asked:
         by_text[each["question"]].add(told[each["question_id"]])
     assert len(asked) > len(by_text) and all(len(answers) == 1 for answers in by_text.values())
 
 
-# The command
-
-
-def test_the_command_writes_and_finds_tasks_and_says_what_can_be_reached(
-    made: Made, tmp_path: Path, roibeam: Roibeam
-) -> None:
+def test_the_command_writes_and_finds_tasks_and_says_their_levels(made: Made, tmp_path: Path, roibeam: Cli) -> None:
     """Also after a run that was stopped, which leaves a folder beside."""
     tasks = tmp_path / "tasks"
     shutil.copytree(made.tasks / "vqa", tmp_path / ".tasks.tmp" / "vqa")
@@ -342,7 +318,7 @@ def test_the_command_writes_and_finds_tasks_and_says_what_can_be_reached(
     assert again["sha256"] == DIGESTS and again["levels"] == made.written.manifest["levels"]
 
 
-def test_what_cannot_be_is_refused_in_one_line(made: Made, tmp_path: Path, roibeam: Roibeam) -> None:
+def test_what_cannot_be_is_refused_in_one_line(made: Made, tmp_path: Path, roibeam: Cli) -> None:
     def refused(world: Path, tasks: object, seed: int = SEED) -> str:
         return one_line(roibeam("toyworld", world, "--seed", seed, "--num-images", IMAGES, "--tasks", tasks))
 
@@ -367,9 +343,6 @@ def test_a_world_with_too_few_pictures_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["world"]
 
 
-# More pictures
-
-
 @pytest.mark.slow
 def test_more_pictures_leave_questions_as_they_were() -> None:
     few, many = VqaTask(), VqaTask()
@@ -382,13 +355,11 @@ def test_more_pictures_leave_questions_as_they_were() -> None:
 
 
 @pytest.mark.slow
-def test_in_a_larger_world_every_level_leaves_room_to_learn(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, roibeam: Roibeam
-) -> None:
+def test_a_larger_world_leaves_room(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, roibeam: Cli) -> None:
     """And all rows are right there too. Blind is more than chance: words alone tell something."""
     made = Made(tmp_path_factory.mktemp("larger"), 1200)
     test_training_rows_are_right_too(made)
-    test_who_reads_and_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(made, tmp_path, roibeam)
+    test_who_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(made, tmp_path, roibeam)
     test_no_picture_that_is_judged_on_has_a_caption_for_pre_training_or_a_training_row(made)
     levels = made.written.manifest["levels"]
     floor = levels["vqa"]["val"]["overall"]["blind"]
@@ -402,20 +373,12 @@ def test_in_a_larger_world_every_level_leaves_room_to_learn(
     for each in read_vqa_labels(questions(made, "train2014")[1]):
         common[each.question_type][each.multiple_choice_answer] += 1
     simple = tmp_path / "simple.json"
-    simple.write_text(
-        json.dumps(
-            [
-                {"question_id": each.question_id, "answer": common[each.question_type].most_common(1)[0][0]}
-                for each in read_vqa_labels(questions(made, "val2014")[1])
-            ]
-        )
-    )
+    labels = read_vqa_labels(questions(made, "val2014")[1])
+    guessed = [(each.question_id, common[each.question_type].most_common(1)[0][0]) for each in labels]
+    simple.write_text(json.dumps([{"question_id": number, "answer": answer} for number, answer in guessed]))
     assert scored(roibeam, made, "vqa", "val", simple)["overall"] < floor
     rows = list(csv.reader((made.tasks / "readers" / "blind" / "vcr_val.csv").read_text("ascii").splitlines()))
     assert len(rows) == 1 + sum(1 for _ in made.vcr_rows("val"))
-
-
-# Texts alone
 
 
 def text_pairs(made: Made, name: str, split: str) -> list[GlueRow]:
@@ -434,9 +397,8 @@ def test_captions_said_to_be_of_one_scene_are_and_no_picture_is_in_two_splits(ma
             assert bool(one) == (row.label == "1") or row.label == "0", row  # two scenes may have one caption in common
         unlike = [row for row in rows if row.label == "0" and any(set(row.texts) <= own for own in pictures)]
         assert len(unlike) < len(rows) / 20
-        seen[split] = {
-            n for row in rows for n, own in enumerate(pictures) if row.label == "1" and set(row.texts) <= own
-        }
+        alike = [row.texts for row in rows if row.label == "1"]
+        seen[split] = {n for texts in alike for n, own in enumerate(pictures) if set(texts) <= own}
     assert not seen["train"] & seen["dev"]
     assert all(row.label is None for row in text_pairs(made, "mrpc", "test"))
 

@@ -1,20 +1,17 @@
 """The toy web: its labels are true, its pictures have the sizes that the rule of 300 pixels asks about, its WARC files
 hold its pages, and equal seeds give equal webs."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import cv2
 import numpy as np
 import pytest
+from tiny_commands import Cli, ok
 from toy_web_server import serve_toy_web
 
 from roibeam.pipelines.toyworld.picture import describe
@@ -119,9 +116,7 @@ def test_labels_name_files_that_are_there_and_a_server_gives_them(web: Path) -> 
         assert requests[path] == 1
 
 
-def test_no_warning_says_that_its_pictures_are_not_drawn(
-    web: Path, tmp_path: Path, roibeam: Callable[..., Any]
-) -> None:
+def test_no_warning_says_that_its_pictures_are_not_drawn(web: Path, tmp_path: Path, roibeam: Cli) -> None:
     """Listed by its own file, and in a folder above two webs; with a photo of elsewhere there is one."""
     first, second = [path.relative_to(web) for path in sorted((web / "site").rglob("*.jpg"))[:2]]
     (web / "few.tsv").write_text(f"good\t{first}\ngood\t{second}\n")
@@ -134,8 +129,7 @@ def test_no_warning_says_that_its_pictures_are_not_drawn(
     warned = []
     for source in (web / "few.tsv", tmp_path / "webs", tmp_path / "mixed"):
         out = tmp_path / f"store-{source.stem}"
-        done = roibeam("extract", source, out, "--detector", "toy", "--device", "cpu", "--json")
-        assert done.code == 0, done.err
+        done = ok(roibeam("extract", source, out, "--detector", "toy", "--device", "cpu", "--json"))
         warned.append(json.loads(done.out.splitlines()[-1])["warning"] is not None)
         page = (out / "report.html").read_text("utf-8")
         assert ("The toy detector knows the drawn world only" in page) == warned[-1]

@@ -1,14 +1,11 @@
 """The toy world: labels that are the same everywhere, captions that are true, files that the readers read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from tiny_commands import Cli, ok, one_line
 from toyworld_judge import is_true
 
 from roibeam.pipelines.data.captions.caption_files import read_captions
@@ -57,9 +55,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("toy") / "world"
     assert write_world(out, seed=SEED, num_images=IMAGES, workers=1).drawn == IMAGES
     return out
-
-
-# Whole numbers
 
 
 def test_the_stream_is_splitmix64() -> None:
@@ -107,14 +102,10 @@ def test_run_lengths_are_columns_with_zeros_first() -> None:
     assert run_lengths(np.array([[1, 0], [1, 0]], bool)) == [0, 2, 2]
 
 
-# The scenes
-
-
 def test_labels_and_texts_are_the_same_everywhere(pictures: list[Picture]) -> None:
     lines = "".join(picture.to_line() for picture in pictures)
-    assert hashlib.sha256(lines.encode("ascii")).hexdigest() == LABELS_SHA256, (
-        "the world has changed: raise WORLD_VERSION, train its detector anew, then put the new hash here"
-    )
+    changed = "the world has changed: raise WORLD_VERSION, train its detector anew, then put the new hash here"
+    assert hashlib.sha256(lines.encode("ascii")).hexdigest() == LABELS_SHA256, changed
 
 
 def test_pixels_are_the_same_for_the_pinned_versions(drawings: list[Drawing]) -> None:
@@ -186,13 +177,9 @@ def test_captions_are_true_of_their_scene(pictures: list[Picture]) -> None:
     assert sum(others) < len(others) // 5
 
 
-# The files
-
-
 def test_text_files_are_the_same_everywhere(made: Path) -> None:
-    assert json.loads((made / "toyworld.json").read_text())["texts_sha256"] == FILES_SHA256, (
-        "a text file of some data set has changed: raise WORLD_VERSION, then put the new hash here"
-    )
+    changed = "a text file of some data set has changed: raise WORLD_VERSION, then put the new hash here"
+    assert json.loads((made / "toyworld.json").read_text())["texts_sha256"] == FILES_SHA256, changed
 
 
 def test_the_readers_read_what_is_written(made: Path) -> None:
@@ -290,9 +277,8 @@ def test_the_corpus_and_the_word_pieces(made: Path) -> None:
     tokenizer = load_tokenizer(str(made / "vocab.txt"))
     pieces = (made / "vocab.txt").read_text().split("\n")[:-1]
     assert tokenizer.vocab_size == len(pieces) == len(set(pieces))
-    assert tokenizer.decode(tokenizer.encode("A red ball to the left of a hat.").ids[1:-1]) == (
-        "a red ball to the left of a hat."
-    )
+    text = "A red ball to the left of a hat."
+    assert tokenizer.decode(tokenizer.encode(text).ids[1:-1]) == text.lower()
 
 
 def test_splits_share_nothing_and_stay_when_a_world_grows() -> None:
@@ -301,14 +287,7 @@ def test_splits_share_nothing_and_stay_when_a_world_grows() -> None:
     assert len(names) == 4 * CYCLE
 
 
-# The command
-
-
-def texts_of(out: Path) -> dict[str, bytes]:
-    return {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-
-
-def test_workers_and_interruptions_change_nothing(made: Path, tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+def test_workers_and_interruptions_change_nothing(made: Path, tmp_path: Path, roibeam: Cli) -> None:
     stopped = tmp_path / "stopped"
     # What a run leaves that was killed within its second chunk.
     plan = {"format": "roibeam-toyworld", "world_version": world.WORLD_VERSION, "seed": SEED, "images": IMAGES}
@@ -319,20 +298,16 @@ def test_workers_and_interruptions_change_nothing(made: Path, tmp_path: Path, ro
     (stopped / ".toyworld.json.1.0a.tmp").write_text("{")  # and another, within the last of its files
     last = place_of(IMAGES - 1)
     (stopped / last.dataset / last.file_name(IMAGES)).write_bytes(b"\xff\xd8 half")
-    result = roibeam("toyworld", stopped, "--seed", SEED, "--num-images", IMAGES, "--json")
-    assert result.code == 0, result.err
+    result = ok(roibeam("toyworld", stopped, "--seed", SEED, "--num-images", IMAGES, "--json"))
     assert json.loads(result.out)["drawn"] == IMAGES - CHUNK
-    assert texts_of(stopped) == texts_of(made)
+    files, wanted = ({path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+                     for out in (stopped, made))  # fmt: skip
+    assert files == wanted
 
 
-def test_a_run_that_was_killed_within_its_first_file_leaves_no_foreign_folder(
-    tmp_path: Path, roibeam: Callable[..., Any]
-) -> None:
-    killed = (
-        "import os, sys; from roibeam.features.folders.durable_files import write_json_atomically; "
-        "os.fsync = lambda _: os._exit(9); "
-        "write_json_atomically(sys.argv[1], {})"
-    )
+def test_a_run_that_was_killed_within_its_first_file_leaves_no_foreign_folder(tmp_path: Path, roibeam: Cli) -> None:
+    killed = "import os, sys; from roibeam.features.folders.durable_files import write_json_atomically; "
+    killed += "os.fsync = lambda _: os._exit(9); write_json_atomically(sys.argv[1], {})"
     command = [sys.executable, "-c", killed, str(tmp_path / ".plan.json")]
     assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == 9
     (tmp_path / ".lock").touch()
@@ -346,7 +321,7 @@ def test_a_run_that_was_killed_within_its_first_file_leaves_no_foreign_folder(
     assert result.code == 1 and "no toy world (it holds '.letter.json.1.0a.tmp')" in result.err
 
 
-def test_a_finished_world_is_left_alone(made: Path, roibeam: Callable[..., Any]) -> None:
+def test_a_finished_world_is_left_alone(made: Path, roibeam: Cli) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file()}
     result = roibeam("toyworld", made, "--seed", SEED, "--num-images", IMAGES)
     assert result.code == 0 and "all there already" in result.out and "contact_sheet.jpg" in result.out
@@ -356,24 +331,19 @@ def test_a_finished_world_is_left_alone(made: Path, roibeam: Callable[..., Any])
 @pytest.mark.parametrize(
     "options, words",
     [
-        (
-            ("--seed", "8", "--num-images", IMAGES),
-            f"holds a toy world with seed {SEED}, requested 8; give another folder",
-        ),
+        (("--seed", "8", "--num-images", IMAGES), f"a toy world with seed {SEED}, requested 8; give another folder"),
         (("--seed", SEED, "--num-images", "50"), f"images {IMAGES}, requested 50"),
         (("--num-images", "39"), "--num-images '39': expected a whole number, 40 or more"),
         (("--seed", "-1"), "--seed '-1': expected a whole number, 0 or more"),
         (("--workers", "0"), "--workers '0': expected a whole number, 1 or more"),
     ],
 )
-def test_another_world_is_refused(
-    made: Path, roibeam: Callable[..., Any], options: tuple[Any, ...], words: str
-) -> None:
+def test_another_world_is_refused(made: Path, roibeam: Cli, options: tuple[Any, ...], words: str) -> None:
     result = roibeam("toyworld", made, *options)
-    assert result.code > 0 and words in result.err and len(result.err.strip().splitlines()) == 1
+    assert words in one_line(result) and len(result.err.strip().splitlines()) == 1
 
 
-def test_a_foreign_folder_is_refused(tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+def test_a_foreign_folder_is_refused(tmp_path: Path, roibeam: Cli) -> None:
     (tmp_path / "thesis.txt").write_text("do not touch")
     result = roibeam("toyworld", tmp_path, "--num-images", "40")
     assert result.code == 1 and "is not empty and no toy world (it holds 'thesis.txt')" in result.err

@@ -1,7 +1,5 @@
 """Parts of a model by name: what is frozen keeps every bit, and what has a rate of its own has it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +90,7 @@ def test_a_rate_is_that_of_the_most_exact_name() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        (
-            {"frozen": ("embedings",)},
-            r"train.frozen: 'embedings' names nothing that is trained; did you mean embeddings",
-        ),
+        ({"frozen": ("embedings",)}, "frozen: 'embedings' names nothing that is trained; did you mean embeddings"),
         ({"frozen": ("masked_word_head",)}, r"choose one of embeddings, .*head, .*, model, or what is in one, such as"),
         ({"frozen": ("enc",)}, "names nothing that is trained"),
         ({"frozen": ("model", "head")}, "leaves nothing to train"),

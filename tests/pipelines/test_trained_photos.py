@@ -1,15 +1,13 @@
 """Images of a task that must not be trained on: its own judged files, other tasks' files, and what a run saw, under
 whatever name."""
 
-from __future__ import annotations
-
 import csv
-import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_files import write_json
 from tiny_commands import Cli, one_line
 
 from roibeam.features.store import FeatureStore
@@ -23,15 +21,9 @@ def coco(number: int, year: str = "val2014") -> str:
     return f"COCO_{year}_{number:012}"
 
 
-def write_json(path: Path, value: object) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value), "utf-8")
-    return path
-
-
-def write_questions(folder: Path, year: str, images: list[int]) -> Path:
+def write_questions(folder: Path, year: str, images: list[int]) -> None:
     questions = [{"question_id": 1000 * image, "image_id": image, "question": "Why?"} for image in images]
-    return write_json(folder / f"v2_OpenEnded_mscoco_{year}_questions.json", {"questions": questions})
+    write_json(folder / f"v2_OpenEnded_mscoco_{year}_questions.json", {"questions": questions})
 
 
 def write_table(path: Path, rows: list[tuple[str, str]]) -> None:
@@ -127,9 +119,7 @@ def test_files_of_other_tasks_beside_the_tasks_own_are_looked_at(official: Path)
     assert other_tasks_leaks("vqa", official, [train], trained[1:2], PhotoNames()) == []
 
 
-def test_finetuning_refuses_test_images_and_drops_those_of_other_tasks(
-    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_finetuning_refuses_or_drops_images_of_tests(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     with FeatureStore(store[0]) as opened:
         images = list(opened.ids())
     data, out = tmp_path / "data", tmp_path / "run"
@@ -149,9 +139,8 @@ def test_finetuning_refuses_test_images_and_drops_those_of_other_tasks(
     wrong = roibeam(*words, "--drop-held-out")
     assert wrong.code == 1 and "--drop-held-out: name what is held out" in one_line(wrong)
     assert not out.exists()
-    (data / "dataset_coco.json").write_text(
-        json.dumps({"images": [{"filename": f"{images[2]}.jpg", "imgid": 2, "split": "test", "sentences": []}]})
-    )
+    tested = {"filename": f"{images[2]}.jpg", "imgid": 2, "split": "test", "sentences": []}
+    write_json(data / "dataset_coco.json", {"images": [tested]})
     done = roibeam(*words, *rule, "--drop-held-out", "--set", "layout.max_pieces=5")
     assert done.code == 0 and "1 group of held-out images left out" in done.err
     assert f"dataset_coco.json, karpathy: 1 of 1 held-out image inside: {images[2]}: what is measured" in done.err

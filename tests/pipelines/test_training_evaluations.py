@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +15,6 @@ from roibeam.pipelines.training.requests import named_step
 from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-# --- the average of the weights ---
 
 
 def averaged(**changes):
@@ -85,9 +81,6 @@ def test_an_average_from_before_there_was_a_start_goes_on_as_it_began(tmp_path, 
         run(tmp_path / "new", settings=averaged(average_start="initial"), resume="auto")
 
 
-# --- evaluations ---
-
-
 def test_evaluations_change_nothing_of_the_training(tmp_path):
     """The toy's evaluation draws dropout; a run with it and one without end in the same bits."""
     plain = run(tmp_path / "plain")
@@ -131,9 +124,8 @@ def test_a_run_without_a_better_evaluation_ends(tmp_path, caplog):
     again = run(tmp_path / "run", ToyTask(scores=[]), patient(), resume="auto")
     assert again.done() == "the run has ended after 8 steps, by train.patience; nothing to do"
     assert (tmp_path / "run" / "config.json").read_bytes() == config_before
-    longer = run(
-        tmp_path / "run", ToyTask(scores=[5.0, 6.0]), dataclasses.replace(patient(), patience=4), resume="auto"
-    )
+    more = dataclasses.replace(patient(), patience=4)
+    longer = run(tmp_path / "run", ToyTask(scores=[5.0, 6.0]), more, resume="auto")
     assert (longer.step, longer.ended_early) == (12, False)
 
 
@@ -169,9 +161,7 @@ def test_the_best_checkpoint_has_a_name(tmp_path):
     settings = config(evaluate_every=4, best_by="score")
     run(tmp_path / "run", ToyTask(scores=[9.0, 1.0, 5.0, 2.0]), settings)
     best = tmp_path / "run" / "checkpoints" / "best"
-    assert named_step(str(best)) == str(best.with_name("step-00000008")) and named_step(best) == Path(
-        named_step(str(best))
-    )
+    assert named_step(str(best)) == str(named_step(best)) == str(best.with_name("step-00000008"))
     assert named_step(None) is None and named_step(str(tmp_path / "run")) == str(tmp_path / "run")
     assert named_step("best") == "best"
     resumed = run(tmp_path / "run", settings=dataclasses.replace(settings, steps=9), resume="best")
@@ -219,9 +209,8 @@ def test_every_loss_of_pre_training_is_known_as_one(objective):
 
 
 def test_a_rate_stays_while_a_loss_falls(tmp_path):
-    settings = config(
-        schedule="plateau", evaluate_every=2, best_by="masked_words", plateau_patience=0, plateau_cooldown=0
-    )
+    plateau = {"schedule": "plateau", "plateau_patience": 0, "plateau_cooldown": 0}
+    settings = config(evaluate_every=2, best_by="masked_words", **plateau)
     run(tmp_path / "run", named(ToyTask(scores=[9.0, 5.0, 4.0, 3.0, 2.0, 1.5, 1.0]), "masked_words"), settings)
     assert {line["learning_rate"] for line in log_of(tmp_path / "run")} == {1e-2}
 

@@ -1,7 +1,5 @@
 """Training killed anywhere, in one process or one of two, goes on to the bits of the run that nothing happened to."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -15,9 +13,8 @@ from training_fail_points import BACKWARD, JSON, LOG_LINE, NAMED, PLACES, REMOVE
 from training_signals import Signalled, Waiting
 
 # Ten captions and four samples a step: checkpoints and evaluations come in mid-epoch.
-SETTINGS = settings(
-    steps=7, accumulation=2, checkpoint_every=2, keep=1, average_rate=0.9, evaluate_every=3, best_by="weights"
-)
+EVALUATED = {"evaluate_every": 3, "best_by": "weights", "average_rate": 0.9}
+SETTINGS = settings(steps=7, accumulation=2, checkpoint_every=2, keep=1, **EVALUATED)
 
 
 def training(folder: Path, num_ranks: int, workers: int = 0) -> Training:
@@ -59,9 +56,7 @@ def assert_mended(
 
 @pytest.mark.faults
 @pytest.mark.parametrize(("place", "count"), [(BACKWARD, 9), (TENSORS, 8), (REMOVE, 1)])
-def test_a_killed_run_goes_on_to_the_same_bits(
-    undisturbed: dict[int, Path], tmp_path: Path, place: str, count: int
-) -> None:
+def test_a_killed_run_has_the_same_bits(undisturbed: dict[int, Path], tmp_path: Path, place: str, count: int) -> None:
     """In the middle of step 5, of the second checkpoint, and of the removal of the first."""
     assert_mended(undisturbed[1], tmp_path / "run", 1, place, count)
 
@@ -83,9 +78,7 @@ def test_killed_anywhere_in_one_process(undisturbed: dict[int, Path], tmp_path: 
 @pytest.mark.slow
 @pytest.mark.faults
 @pytest.mark.parametrize(("place", "count", "rank"), [(BACKWARD, 10, 1), (TENSORS, 7, 0)])
-def test_killed_in_one_of_two_processes(
-    undisturbed: dict[int, Path], tmp_path: Path, place: str, count: int, rank: int
-) -> None:
+def test_killed_in_one_of_two(undisturbed: dict[int, Path], tmp_path: Path, place: str, count: int, rank: int) -> None:
     assert_mended(undisturbed[2], tmp_path / "run", 2, place, count, rank)
 
 
@@ -98,7 +91,7 @@ def test_killed_in_one_of_two_processes(
         (JSON, 6, 0), (RENAME, 2, 0), (NAMED, 2, 0), (REMOVE, 1, 0),
     ],
 )  # fmt: skip
-def test_killed_anywhere_in_one_of_two_processes(
+def test_killed_anywhere_in_two(
     undisturbed: dict[int, Path], tmp_path: Path, place: str, count: int, rank: int
 ) -> None:
     assert_mended(undisturbed[2], tmp_path / "run", 2, place, count, rank)
@@ -127,9 +120,7 @@ def test_killed_with_workers_that_make_batches_ahead(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_step_end_and_a_checkpoint_be_written(
-    undisturbed: dict[int, Path], tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_lets_a_step_be_saved(undisturbed: dict[int, Path], tmp_path: Path, number: signal.Signals) -> None:
     folder, logs = tmp_path / "run", tmp_path / "said"
     assert run_ranks(Signalled(training(folder, 1), number, 9), 1, logs) == [128 + number]
     assert f"{number.name}: finishing the step and writing a checkpoint first" in said(logs)
@@ -142,9 +133,7 @@ def test_a_signal_lets_the_step_end_and_a_checkpoint_be_written(
 
 
 @pytest.mark.faults
-def test_a_launcher_s_signal_leaves_the_loader_s_processes_to_the_run(
-    undisturbed: dict[int, Path], tmp_path: Path
-) -> None:
+def test_a_launcher_s_signal_leaves_the_loader_to_the_run(undisturbed: dict[int, Path], tmp_path: Path) -> None:
     """It goes to all of them; without batches the step could not end."""
     folder, logs = tmp_path / "run", tmp_path / "said"
     codes = run_ranks(Signalled(training(folder, 1, workers=2), signal.SIGTERM, 9, to_group=True), 1, logs)

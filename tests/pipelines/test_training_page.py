@@ -1,7 +1,5 @@
 """The report of a training run says what its folder holds."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -68,9 +66,8 @@ def test_a_run_that_stopped_early_says_so(tmp_path: Path) -> None:
 
 def test_many_evaluations_are_thinned_but_for_the_best(tmp_path: Path) -> None:
     run(tmp_path / "run", stop_at_step=1)
-    lines = [
-        {"step": step, "samples": 4 * step, "epoch": 0.1, "score": float(step), "seconds": 0.1} for step in range(500)
-    ]
+    numbers = {"samples": 4, "epoch": 0.1, "seconds": 0.1}
+    lines = [{"step": step, "score": float(step), **numbers} for step in range(500)]
     (tmp_path / "run" / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = write_training_page(tmp_path / "run", best_step=7).read_text()
     evaluations = page.partition("<h2>Evaluations")[2].partition("</section>")[0]
@@ -120,9 +117,8 @@ def test_what_words_alone_give_stands_beside_it_and_an_old_run_has_none(tmp_path
     run(tmp_path / "run")
     chance, items = {"masked_word_accuracy": 0.12, "matching_accuracy": 0.5}, {"masked_word_accuracy": 200}
     evaluation = {"masked_word_accuracy": 0.4, "matching_accuracy": 0.49}
-    told = TrainingSummary(
-        "VisualBERT", "150 captions", True, evaluation, chance, items, {"masked_word_accuracy": 0.31}
-    )
+    alone = {"masked_word_accuracy": 0.31}
+    told = TrainingSummary("VisualBERT", "150 captions", True, evaluation, chance, items, alone)
     write_summary(tmp_path / "run", told)
     page = write_training_page(tmp_path / "run", best_step=None).read_text()
     assert "masked words 40.0 % right (chance: 12.0 %; words alone: 31.0 %)" in page
@@ -142,11 +138,8 @@ def test_a_rerun_that_does_nothing_keeps_time_and_rate(tmp_path: Path) -> None:
     page = (tmp_path / "run" / "report.html").read_text()
     again = run(tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "report.html").read_text() == page
-    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    lines = list(map(json.loads, (tmp_path / "run" / "log.jsonl").open()))
     assert again.seconds == training_seconds(lines) >= first.seconds > 0
-
-
-def test_time_is_that_of_all_calls() -> None:
     assert training_seconds([{"seconds": each} for each in (1.0, 2.5, 0.5, 4.0)]) == 6.5
 
 
@@ -191,25 +184,19 @@ JOINT = {"model": {"model": {"region_encoder": {"detector": {"depth": 101}}}}}
 STEP = "s5/det/checkpoints/step-00000060/model"
 
 
+NEW = {"start": None, "bert": None}
+
+
 @pytest.mark.parametrize(
     ("config", "started"),
     [
         (origin_config({"start": None, "bert": None}), ["new weights"]),
-        (
-            origin_config({"start": None, "bert": "hf:bert-base"}),
-            ["the text model hf:bert-base; the other weights are new"],
-        ),
+        (origin_config({"start": None, "bert": "hf:bert"}), ["the text model hf:bert; the other weights are new"]),
         (origin_config({"start": STEP, "bert": None}), [f"{STEP} (step 60 of the run s5/det)"]),
         (origin_config({"start": "vl-bert.model", "start_model": "/cache/vl-bert.model"}), ["vl-bert.model"]),
-        (
-            origin_config({"start": "s5/det", "start_model": f"/{STEP}"}),
-            [f"/{STEP} (step 60 of the run /s5/det)"],
-        ),
+        (origin_config({"start": "s5/det", "start_model": f"/{STEP}"}), [f"/{STEP} (step 60 of the run /s5/det)"]),
         (origin_config({}), ["not recorded"]),
-        (
-            origin_config({"start": "none"}),
-            ["new weights; whether a text model's are among them is not recorded"],
-        ),
+        (origin_config({"start": "none"}), ["new weights; whether a text model's are among them is not recorded"]),
         (origin_config({}, {"start": {"weights": "toy", "resnet": None}}), ["toy, roibeam's own detector"]),
         (origin_config({}, {"start": {"weights": STEP}}), [f"{STEP} (step 60 of the run s5/det)"]),
         (
@@ -218,14 +205,14 @@ STEP = "s5/det/checkpoints/step-00000060/model"
         ),
         (origin_config({}, {"start": {"weights": None, "resnet": None}}), ["new weights"]),
         (
-            origin_config({"start": None, "bert": None, "encoder_weights": "random:3"}, JOINT),
+            origin_config({**NEW, "encoder_weights": "random:3"}, JOINT),
             ["new weights", "new weights (random:3), a ResNet-101"],
         ),
         (
-            origin_config({"start": None, "bert": None, "encoder_weights": f"{STEP}/model.safetensors"}, JOINT),
+            origin_config({**NEW, "encoder_weights": f"{STEP}/model.safetensors"}, JOINT),
             ["new weights", f"{STEP}/model.safetensors (step 60 of the run s5/det), a ResNet-101"],
         ),
-        (origin_config({"start": None, "bert": None}, JOINT), ["new weights", "not recorded"]),
+        (origin_config(NEW, JOINT), ["new weights", "not recorded"]),
     ],
 )
 def test_what_a_run_started_from_is_what_its_configuration_says(config: dict[str, Any], started: list[str]) -> None:

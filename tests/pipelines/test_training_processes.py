@@ -1,7 +1,5 @@
 """One, two and four processes with the same global batch train alike, whatever falls to each of them."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import partial
@@ -29,13 +27,8 @@ def trained(
     folder: Path, num_ranks: int, *, accumulation: int = 1, steps: int, stop_at_step: int | None = None, **task: Any
 ) -> list[dict[str, Any]]:
     """The log of a run in `folder`."""
-    work = Training(
-        folder,
-        settings(steps=steps, accumulation=accumulation),
-        SAMPLES * OBJECTIVES[task.get("objective", "vlbert")].group // num_ranks // accumulation,
-        task,
-        stop_at_step,
-    )
+    size = SAMPLES * OBJECTIVES[task.get("objective", "vlbert")].group // num_ranks // accumulation
+    work = Training(folder, settings(steps=steps, accumulation=accumulation), size, task, stop_at_step)
     logs = folder.with_name(f"{folder.name}.said")
     assert run_ranks(work, num_ranks, logs) == [0] * num_ranks, said(logs)
     return log_in(folder)
@@ -151,7 +144,7 @@ def test_a_batch_is_the_sum_of_its_rows() -> None:
         ((10,), 2, "sample-10", 1),
     ],
 )
-def test_what_is_not_finite_in_one_process_stops_all_and_is_named_by_all(
+def test_what_is_not_finite(
     tmp_path: Path, poisoned: tuple[int, ...], accumulation: int, guilty: str, step: int
 ) -> None:
     work = PoisonedRun(tmp_path / "run", dict.fromkeys(poisoned, math.nan), accumulation)

@@ -8,26 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import trajectory_cases
 import trajectory_runs
 
-ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "tests" / "pipelines" / "data" / "trajectories.npz"
+RECORDED = Path(__file__).parent / "data" / "trajectories.npz"
 CASES = (
     *("vl-bert", "vl-bert-accumulated", "vl-bert-rows", "vilbert", "vilbert-regression-accumulated"),
     *("interbert", "interbert-regression", "visualbert"),
 )
 # Runs on one machine agree to 1e-13; sums over thousands of numbers, on other machines, are given more.
 TOLERANCE = 1e-10
-
-
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

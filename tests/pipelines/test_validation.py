@@ -1,7 +1,5 @@
 """Held-out captions that the evaluations of a run ask about: `roibeam pretrain --validation-captions`."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -17,6 +15,7 @@ import pytest
 from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record, make_store, pretrain_with
 from soak_share import some
 from tiny_commands import TINY_ENCODER, Cli, Pictures, draw_pictures, ok, tiny_run
+from toy_training import log_of
 
 from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
@@ -52,7 +51,7 @@ def run(folder: Path, *, rows: list[tuple[str, str]] = ALL, asked: Any = ASKED, 
 
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    return log_of(folder, "evaluation.jsonl")
 
 
 @pytest.mark.parametrize("budget", [0, 60])
@@ -60,9 +59,8 @@ def test_evaluations_ask_about_them_and_training_never_sees_their_images(tmp_pat
     data = DataConfig(batch_size=4, max_tokens=budget)
     result = run(tmp_path / "run", data=data)
     assert result.asked == "6 held-out captions of 3 images"
-    assert trained_among(tmp_path / "run", [f"image-{number}" for number in range(8)]) == [
-        f"image-{number}" for number in (0, 2, 3, 5, 7)
-    ]
+    of_all = trained_among(tmp_path / "run", [f"image-{number}" for number in range(8)])
+    assert of_all == [f"image-{number}" for number in (0, 2, 3, 5, 7)]
     assert any("3 images not trained on" in note for note in result.notes)
     # The same weights and words, asked about these captions as a run asks that trains on nothing else.
     alone = run(
@@ -105,13 +103,10 @@ def test_a_photo_is_known_by_its_number_however_its_id_is_spelled(tmp_path: Path
     held = {f"{number:012d}": make_record(f"{number:012d}", number) for number in (43, 50)}
     rows = [(image_id, CAPTIONS[place]) for place, image_id in enumerate(trained)]
     result = pretrain_with(
-        [captioned(FakeStore(trained), rows)],
-        tmp_path / "run",
-        train_config=TrainConfig(steps=1, device="cpu"),
-        data=DataConfig(batch_size=2),
-        model_overrides=TINY,
+        [captioned(FakeStore(trained), rows)], tmp_path / "run", train_config=TrainConfig(steps=1, device="cpu"),
+        data=DataConfig(batch_size=2), model_overrides=TINY,
         validation=captioned(FakeStore(held), [(image_id, "a dog") for image_id in held]),
-    )
+    )  # fmt: skip
     assert any("1 image not trained on" in note for note in result.notes)
     left = ["COCO_val2014_000000000042", "COCO_val2014_000000000044"]
     assert trained_among(tmp_path / "run", list(trained)) == left
@@ -126,9 +121,7 @@ def test_a_photo_is_known_by_its_number_however_its_id_is_spelled(tmp_path: Path
     ("asked", "trained", "left"),
     [(None, "flickr30k", 0), ("flickr30k", None, 0), ("flickr30k", "flickr30k", 0), ("flickr30k", "coco", 2)],
 )
-def test_an_id_is_a_photo_unless_its_data_sets_are_known_to_differ(
-    asked: str | None, trained: str | None, left: int
-) -> None:
+def test_an_id_is_a_photo_unless_its_data_sets_differ(asked: str | None, trained: str | None, left: int) -> None:
     """Stores do not always know what their bare numbers are of."""
     photos = LabelledPhotos((labelled("42"), labelled("43")), "", ("a",), (), {})
     table = CaptionTable(["42", "43"], [(0, "a dog"), (1, "a cat")])
@@ -143,9 +136,8 @@ def test_an_id_is_a_photo_unless_its_data_sets_are_known_to_differ(
 
 def labelled(image_id: str) -> LabelledImage:
     """Without an object."""
-    none, no_number = np.zeros(0, np.int64), np.zeros(0, bool)
+    none, no_number, areas = np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, np.float32)
     boxes, attributes = np.zeros((0, 4), np.float32), np.zeros((0, 0), np.int64)
-    areas = np.zeros(0, np.float32)
     return LabelledImage(image_id, image_id, None, boxes, none, attributes, none, areas, no_number, no_number, ())
 
 
@@ -164,13 +156,10 @@ def test_it_goes_on_only_with_the_same_captions(tmp_path: Path) -> None:
     assert run(tmp_path / "run", resume=True).training.step == 4
 
 
-def test_nothing_left_to_train_on(tmp_path: Path) -> None:
+def test_nothing_to_train_on_and_another_detectors_store_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="all of 3 captioned images are validated on; nothing is left to train on"):
         run(tmp_path / "run", rows=ASKED)
     assert not (tmp_path / "run").exists()
-
-
-def test_another_detectors_store_is_refused(tmp_path: Path) -> None:
     other = make_store()
     other.fingerprint = other.fingerprint.__class__("imported:other", numerics={"torch": "any"})
     with pytest.raises(ValueError, match="different feature spaces"):
@@ -286,9 +275,8 @@ def test_page_terminal_and_evaluate_judge_alike(roibeam: Cli, pictures: Pictures
     assert all(each["verdict"].endswith("than chance") or each["verdict"] == "at chance" for each in losses), losses
     assert all(each["low"] < each["value"] < each["high"] for each in losses)
     last = evaluations(world / "run")[-1]
-    assert last["beside"]["masked_words"] == {
-        name: of_run["masked_words"][name] for name in ("low", "high", "chance", "items")
-    }
+    beside_it = {name: of_run["masked_words"][name] for name in ("low", "high", "chance", "items")}
+    assert last["beside"]["masked_words"] == beside_it
     for name, label in (("masked_words", "masked words, loss"), ("matching_accuracy", "matching, right")):
         assert any(line.startswith(label) and line.endswith(of_run[name]["verdict"]) for line in done.out.splitlines())
 
@@ -323,9 +311,8 @@ def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, pictures:
         done = ok(roibeam("pretrain", world / name, *options, "--validation-captions", asked))
         assert "evaluated on 2 held-out captions of 2 images:" in done.out
         assert "not trained on: the evaluations" not in done.err  # no image of val is a training image
-        found[name] = [{**line, "seconds": None} for line in evaluations(world / name)]
-        config = json.loads((world / name / "config.json").read_text())
-        found[f"{name}, digest"] = config["task"]["validation"]
+        found[name] = evaluations(world / name)
+        found[f"{name}, digest"] = json.loads((world / name / "config.json").read_text())["task"]["validation"]
     assert found["both"] == found["alone"] and found["both, digest"] == found["alone, digest"]
     names = [path.stem for path in sorted(pictures.photos.iterdir())]
     assert trained_among(world / "both", names) == names[:4]
@@ -341,8 +328,7 @@ def test_a_store_of_their_own(roibeam: Cli, world: Path, given: Given, tiny_netw
 def test_through_the_encoder(roibeam: Cli, world: Path, given: Given) -> None:
     searched = ("--system", "imagebert", "--set", "data.validation_retrieval=2")
     options = given(*TINY_ENCODER, *searched, "--validation-captions", world / "val.json")
-    done = ok(roibeam("pretrain", world / "run", *options))
-    assert "evaluated on 3 held-out captions of 3 images:" in done.out
+    assert "evaluated on 3 held-out captions of 3 images:" in ok(roibeam("pretrain", world / "run", *options)).out
     lines = evaluations(world / "run")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     assert all(line["image_to_text_r5"] == 1.0 and line["text_to_image_r1"] in (0, 0.5, 1) for line in lines)

@@ -1,7 +1,5 @@
 """VCR by its commands: two models or one, one file for the leaderboard, and what of it is told."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -10,6 +8,7 @@ from typing import Any
 
 import pytest
 from tiny_commands import Cli, command, ok, one_line, tiny_run
+from toy_training import log_of
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.datasets.vcr import read_vcr_labels
@@ -73,7 +72,7 @@ def figures(roibeam: Cli, file: Path, data: Path) -> dict[str, float]:
 
 
 def last_evaluation(run: Path) -> dict[str, float]:
-    line = json.loads((run / "evaluation.jsonl").read_text().splitlines()[-1])
+    line = log_of(run, "evaluation.jsonl")[-1]
     return {name: line[name] for name in ("Q->AR", "Q->A", "QA->R") if name in line}
 
 
@@ -116,10 +115,8 @@ def test_one_model_of_both_problems_makes_the_whole_file(roibeam: Cli, runs: Run
     assert "--blind sees no other image either" in one_line(asked_twice)
     done = runs.predict(roibeam, out, run, runs.run("rationale"))
     assert done.code == 1 and "RUN and RUN_2 both predict the rationale" in one_line(done)
-    config = json.loads((run / "config.json").read_text())
-    assert config["task"]["task_options"]["problem"] == "both"
-    lines = [json.loads(line) for line in (run / "log.jsonl").open()]
-    assert {"answer/task", "rationale/task"} <= lines[-1].keys()
+    assert json.loads((run / "config.json").read_text())["task"]["task_options"]["problem"] == "both"
+    assert {"answer/task", "rationale/task"} <= log_of(run)[-1].keys()
 
 
 def test_the_losses_of_both_problems_have_scales_of_their_own(roibeam: Cli, runs: Runs, tmp_path: Path) -> None:
@@ -130,7 +127,7 @@ def test_the_losses_of_both_problems_have_scales_of_their_own(roibeam: Cli, runs
     assert roibeam("finetune", tmp_path / "scaled", *scaled).code == 0
 
     def first(run: Path) -> tuple[float, float]:
-        line = json.loads((run / "log.jsonl").read_text().splitlines()[0])
+        line = log_of(run)[0]
         return line["answer/task"], line["rationale/task"]
 
     answer, rationale = first(runs.run("both"))
@@ -149,9 +146,7 @@ def test_the_losses_of_both_problems_have_scales_of_their_own(roibeam: Cli, runs
 @pytest.mark.parametrize(("rule", "shares"), [
     pytest.param("release", [0, 1, 1, 1], marks=pytest.mark.slow), ("release-mt", [1, 0.25, 0.25, 0.5]),
 ])  # fmt: skip
-def test_a_release_takes_turns_update_by_update(
-    roibeam: Cli, runs: Runs, tmp_path: Path, rule: str, shares: list[float]
-) -> None:
+def test_a_release_takes_turns(roibeam: Cli, runs: Runs, tmp_path: Path, rule: str, shares: list[float]) -> None:
     """ViLBERT on both problems, rates of the peak; the multi-task release moves its schedule once for both."""
     words = ("--recipe", "vilbert-vcr", "--task", "vcr", "--from", "none", "--system", "vilbert", "--model", "small",
              "--store", runs.store, "--data", runs.data, "--device", "cpu", "--batch-size", 4,
@@ -161,12 +156,11 @@ def test_a_release_takes_turns_update_by_update(
         settings |= {"train.warmup_steps": 4, "train.warmup_overwritten_every": 2}
     changed = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     ok(roibeam("finetune", tmp_path / "run", *words, *changed))
-    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
+    lines = log_of(tmp_path / "run")
     assert [line.get("answer/task") is not None for line in lines] == [True, False, True, False]
     assert [line.get("rationale/task") is not None for line in lines] == [False, True, False, True]
     assert [line["learning_rate"] / 2e-5 for line in lines] == pytest.approx(shares)
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["task"]["task_options"]["updates"] == "task"
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["task"]["task_options"]["updates"] == "task"
 
 
 def test_a_file_of_one_problem_is_scored_and_is_no_submission(roibeam: Cli, runs: Runs, tmp_path: Path) -> None:
@@ -182,9 +176,7 @@ def test_a_file_of_one_problem_is_scored_and_is_no_submission(roibeam: Cli, runs
         assert done.code == 1 and missing in one_line(done)
 
 
-def test_a_prediction_of_two_models_that_was_ended_goes_on(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ended_prediction_of_two_models_goes_on(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of both are kept, those that are there are not made again, and the bytes are the same."""
     monkeypatch.setattr(predict_run, "PART_GROUPS", 4)
     words: dict[str, Any] = {
@@ -216,9 +208,7 @@ def test_a_prediction_of_two_models_that_was_ended_goes_on(
         ({"objects": "unicorn"}, "object 'unicorn' is no class of COCO"),
     ],
 )
-def test_questions_that_fit_no_record_are_told_before_anything_is_written(
-    change: dict[str, Any], said: str, roibeam: Cli, runs: Runs, tmp_path: Path
-) -> None:
+def test_questions_without_record(change: dict[str, Any], said: str, roibeam: Cli, runs: Runs, tmp_path: Path) -> None:
     data = tmp_path / "vcr"
     shutil.copytree(runs.data, data)
     lines = (data / "train.jsonl").read_text().splitlines(keepends=True)
@@ -239,9 +229,8 @@ def test_long_questions_are_told_before_anything_is_written(roibeam: Cli, runs: 
     for split in ("train", "val"):
         lines = (data / f"{split}.jsonl").read_text().splitlines(keepends=True)
         last = json.loads(lines[-1])
-        (data / f"{split}.jsonl").write_text(
-            "".join([*lines[:-1], json.dumps({**last, "question": ["why"] * 600}) + "\n"])
-        )
+        long = json.dumps({**last, "question": ["why"] * 600})
+        (data / f"{split}.jsonl").write_text("".join([*lines[:-1], f"{long}\n"]))
     words = ("--task", "vcr", "--from", runs.folder / "start", "--store", runs.store, "--device", "cpu", "--steps", 1,
              "--batch-size", 4, "--set", "vcr.max_pieces=20")  # fmt: skip
     cut_choice, short = ("--set", "vcr.truncation=choice-end"), ("--data", runs.data)

@@ -1,7 +1,5 @@
 """VisualBERT's three phases for VCR on R2C's regions: what a row is told in the first two, and what goes on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +12,7 @@ import pytest
 import torch
 from captioned_records import FakeStore
 from safetensors.torch import load_file
-from tiny_commands import Cli, ok
+from tiny_commands import Cli, extract, ok
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -22,13 +20,19 @@ from roibeam.extraction.network.state import random_state
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.weights.families import family_names
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.model.visualbert.model import visualbert_small
+from roibeam.features.store import FeatureStore
+from roibeam.model.common.fields import EndToEndChoices
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining, VisualBertModel, visualbert_small
 from roibeam.pipelines.data.captions.captioned_store import UsableCaptions, join_task_texts
 from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
 from roibeam.pipelines.data.captions.task_texts import TaskCorpus, TaskTexts
+from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.data.record_regions import WHOLE_IMAGE, ImageObjects, swap_left_right
+from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask, TaskPhotos
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
-from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
+from roibeam.pipelines.pretraining.requested_settings import PhotoRules
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
@@ -122,9 +126,6 @@ def record(image_id: str, boxes: np.ndarray = BOXES, **fields: Any) -> RegionRec
     )  # fmt: skip
 
 
-# What objects are.
-
-
 @pytest.mark.parametrize("kind", ["coco", "vcr"])
 def test_classes_and_outlines_of_a_records_regions(data: Path, kind: str) -> None:
     """By both kinds of files alike; categories are numbered by COCO's numbers, whatever order they stand in."""
@@ -142,21 +143,18 @@ def test_classes_and_outlines_of_a_records_regions(data: Path, kind: str) -> Non
     assert masks[3].all() if kind == "coco" else not masks[3].any()  # no polygon: boxes alone; VCR has some such
 
 
-def test_objects_of_equal_boxes_keep_their_own_classes(data: Path, tmp_path: Path) -> None:
+def test_objects_of_equal_boxes_keep_their_own_classes_and_a_crowd_counts_whole(data: Path, tmp_path: Path) -> None:
     told = json.loads((data / "instances.json").read_text())
+    whole = told["annotations"][0] | {"segmentation": {"counts": [0, 5, 5395], "size": [HEIGHT, WIDTH]}}
+    crowd = told | {"annotations": [whole, *told["annotations"][1:]]}
+    (tmp_path / "crowd.json").write_text(json.dumps(crowd))
+    assert ImageObjects([str(tmp_path / "crowd.json")], ["c0"]).masks(record("c0"), [0], 14).all()
     for each in told["annotations"]:
         each["bbox"] = [1, 1, 20, 20]
     (tmp_path / "same.json").write_text(json.dumps(told))
     objects = ImageObjects([str(tmp_path / "same.json")], ["c0"])
     same = record("c0", np.array([[1, 1, 21, 21]] * 3, np.float32))
     assert objects.classes(same).tolist() == [1 + kind for kind in CLASSES]
-
-
-def test_a_crowd_counts_whole(data: Path, tmp_path: Path) -> None:
-    told = json.loads((data / "instances.json").read_text())
-    told["annotations"][0]["segmentation"] = {"counts": [0, 5, 5395], "size": [HEIGHT, WIDTH]}
-    (tmp_path / "crowd.json").write_text(json.dumps(told))
-    assert ImageObjects([str(tmp_path / "crowd.json")], ["c0"]).masks(record("c0"), [0], 14).all()
 
 
 def test_objects_that_do_not_fit_are_refused(data: Path, tmp_path: Path) -> None:
@@ -179,14 +177,18 @@ def test_objects_that_do_not_fit_are_refused(data: Path, tmp_path: Path) -> None
 R2C = VisualBertSampling(told_classes=True, whole_region=True)
 
 
+def small_config(vocab_size: int, width: int, classes: int) -> VisualBertConfig:
+    return visualbert_small(
+        vocab_size=vocab_size, region_feature_size=width, num_region_classes=classes, hidden_size=16,
+        num_hidden_layers=1, num_attention_heads=2,
+    )  # fmt: skip
+
+
 def sampler(corpus: Corpus, rules: VisualBertSampling, objects: ImageObjects | None, classes: int) -> VisualBertSampler:
     """With a vocabulary of the corpus's words, for features of width 6."""
     texts = corpus.text(0).lines if isinstance(corpus, TaskCorpus) else [corpus.caption(0)]
     tokenizer = load_tokenizer("captions", [*texts, *texts])
-    config = visualbert_small(
-        vocab_size=tokenizer.vocab_size, region_feature_size=6, num_region_classes=classes, hidden_size=16,
-        num_hidden_layers=1, num_attention_heads=2,
-    )  # fmt: skip
+    config = small_config(tokenizer.vocab_size, 6, classes)
     return VisualBertSampler(rules, tokenizer, config, num_classes=0, objects=objects)
 
 
@@ -262,16 +264,11 @@ def test_the_recipes_are_what_they_say(end: str) -> None:
         assert recipe.end_to_end and recipe.on_stored and recipe.detector == "r2c-r50"
         assert recipe.encoder == {"frozen_stages": (1, 2, 3, 4), "mask_channels": 32}
         with torch.device("meta"):
-            from roibeam.model.visualbert.model import VisualBertModel
-
             embeddings = VisualBertModel(recipe.build()).embeddings
         assert embeddings.classed is not None
         assert embeddings.classed.classes.weight.shape == (81, 128)
         assert embeddings.classed.dense.weight.shape == (512, 2048 + 128)
         assert embeddings.projection.weight.shape == (768, 512)
-
-
-# The chain, by its commands.
 
 
 def weights_of(run: Path) -> dict[str, torch.Tensor]:
@@ -282,8 +279,6 @@ def weights_of(run: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def stores(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of R2C's features: of torchvision's file, at the boxes of COCO's instances and of VCR's metadata."""
-    from in_process import run_roibeam
-
     folder = tmp_path_factory.mktemp("stores")
     vcr = data / "vcr"
     lines = "".join((vcr / f"{split}.jsonl").read_text() for split in ("train", "val"))
@@ -293,7 +288,7 @@ def stores(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (data / "coco", "coco", ("--boxes", data / "instances.json")),
         (folder / "all.jsonl", "vcr", ("--photos", vcr / "vcr1images", "--boxes", vcr / "vcr1images")),
     ):
-        assert run_roibeam("extract", source, folder / out, *options, *network) == 0
+        extract(source, folder / out, *options, *network)
     return folder
 
 
@@ -372,15 +367,6 @@ def test_three_phases_through_the_network(roibeam: Cli, data: Path, stores: Path
 
 def test_outlines_reach_the_network_as_the_photo_is_shown(data: Path, stores: Path) -> None:
     """In the places of their regions, mirrored with the photo; a photo fills the frame that all have."""
-    from roibeam.features.store import FeatureStore
-    from roibeam.model.common.fields import EndToEndChoices
-    from roibeam.model.end_to_end import EndToEndModel
-    from roibeam.model.visualbert.model import VisualBertForPreTraining
-    from roibeam.pipelines.data.record_photos import RecordPhotos
-    from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask, TaskPhotos
-    from roibeam.pipelines.pretraining.requested_settings import PhotoRules
-    from roibeam.pipelines.pretraining.samples.sampling import DataConfig
-
     told = ImageObjects([str(data / "instances.json")], ["c0"])
     sizes = DetectorConfig(depth=50, base_channels=8, pooled_cells=7, short_edge=48, long_edge=96)
     encoder = RegionEncoder(sizes, CONVENTIONS["r2c"], mask_channels=4)
@@ -388,10 +374,7 @@ def test_outlines_reach_the_network_as_the_photo_is_shown(data: Path, stores: Pa
         rows = CaptionTable(["c0"], [(0, "a dog left")])
         corpus = Corpus(opened, rows)
         tokenizer = load_tokenizer("captions", ["a dog left"] * 2)
-        config = visualbert_small(
-            vocab_size=tokenizer.vocab_size, region_feature_size=256, num_region_classes=4, hidden_size=16,
-            num_hidden_layers=1, num_attention_heads=2,
-        )  # fmt: skip
+        config = small_config(tokenizer.vocab_size, 256, 4)
         rules = replace(R2C, text_form="one_caption", mismatched_probability=0.0)
         made = VisualBertSampler(rules, tokenizer, config, num_classes=0, objects=told)
         joint = EndToEndModel(VisualBertForPreTraining(config), encoder, EndToEndChoices())
@@ -450,9 +433,7 @@ def older(run: Path) -> None:
 
 
 @pytest.mark.parametrize("is_old", [True, False], ids=["of before", "of today"])
-def test_a_run_that_began_by_other_rules_goes_on_by_these(
-    is_old: bool, roibeam: Cli, store: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_run_of_other_rules_goes_on(is_old: bool, roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     """To the same weights, and it says so. By another recipe, or where a rule is set, it is refused as ever."""
     files = ("--store", store[0], "--captions", store[1], "--batch-size", 4, "--device", "cpu", "--toy")
     same = ("train.accumulation=1", "train.schedule=constant", "sampling.text_form=one_caption")

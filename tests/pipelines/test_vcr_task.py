@@ -1,7 +1,5 @@
 """VCR as groups: names, tags, rows with and without labels, cutting, regions, outlines, and the result file."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -94,9 +92,8 @@ def test_where_the_answer_is_not_told_rationales_are_asked_for_each(tmp_path: Pa
     ],
 )
 def test_rules_for_names(rule: str, first: tuple[str, ...], second: tuple[str, ...], tmp_path: Path) -> None:
-    for group, (asked, beside, other) in zip(
-        groups(tmp_path, VcrOptions(names=rule, joining="and"), LINE, LINE), (first, second), strict=True
-    ):
+    asked_of = groups(tmp_path, VcrOptions(names=rule, joining="and"), LINE, LINE)
+    for group, (asked, beside, other) in zip(asked_of, (first, second), strict=True):
         assert texts(group)[0] == [f"Why is {asked} near cup and {beside} ?", f"{other} waits"]
         assert group.rows[0].parts[0].tags == (-1, -1, 2, -1, 1, -1, 0, -1)
 
@@ -116,13 +113,8 @@ def test_drawn_names_follow_from_the_seed(tmp_path: Path) -> None:
 def test_regions_that_a_question_names(tmp_path: Path) -> None:
     named = VcrOptions(boxes="named")
     plain = {**LINE, "question": ["Why", "?"], "answer_choices": [["a"]] * 4, "rationale_choices": [["b"]] * 4}
-    one, no_person, all_people = groups(
-        tmp_path,
-        named,
-        {**plain, "rationale_choices": [[[1]], *[["b"]] * 3]},
-        plain,
-        {**plain, "question": ["Everyone"]},
-    )
+    lines = ({**plain, "rationale_choices": [[[1]], *[["b"]] * 3]}, plain, {**plain, "question": ["Everyone"]})
+    one, no_person, all_people = groups(tmp_path, named, *lines)
     assert [each.facts["input_boxes"] for each in (one, no_person, all_people)] == [(1,), (0, 2, 3), (0, 2, 3)]
 
 
@@ -182,10 +174,8 @@ def test_lengths_are_those_of_the_pieces() -> None:
                 context = sum(len(part.ids) for part in uncut[0][:-1])
                 limit = int(generator.integers(context, max(sum(len(part.ids) for part in row) for row in uncut)))
                 rules = PieceRules(limit, rule, twice, separator=1)
-                sizes = [
-                    [sum(len(part.ids) for part in row) for row in rows]
-                    for rows in (uncut, row_pieces(rows, CODER, rules))
-                ]
+                cut = row_pieces(rows, CODER, rules)
+                sizes = [[sum(len(part.ids) for part in row) for row in pieces] for pieces in (uncut, cut)]
                 assert row_lengths(rows, CODER, rules) == list(zip(*sizes, strict=True))
 
 
@@ -243,11 +233,10 @@ def test_outlines_and_boxes_are_mirrored_and_padded_alike(tmp_path: Path) -> Non
     edges = DetectorConfig(short_edge=20, long_edge=60)
     image = np.random.default_rng(0).integers(0, 255, (20, 40, 3)).astype(np.uint8)
     rules = CONVENTIONS["vlbert-e2e"]
-    made = [
+    plain, mirrored, one = (
         prepare_vcr_photo(image, metadata, edges, rules, flip=flip, box_numbers=box_numbers)
         for flip, box_numbers in ((False, None), (True, None), (False, [1]))
-    ]
-    plain, mirrored, one = made
+    )
     assert plain.photo.pixels.shape == (3, 20, 60) and not plain.photo.pixels[:, :, 40:].any()
     assert torch.equal(plain.photo.pixels[:, :, :40], mirrored.photo.pixels[:, :, :40].flip(-1))
     assert torch.equal(plain.masks, mirrored.masks.flip(-1)) and plain.masks[0].all()
@@ -307,13 +296,6 @@ def test_lines_that_are_not_as_vcr_writes_them(change: dict[str, Any], said: str
         groups(tmp_path, VcrOptions(), {**LINE, **change})
 
 
-def test_options_that_there_are_not() -> None:
-    with pytest.raises(ValueError, match="truncation"):
-        VcrOptions(truncation="none")
-    with pytest.raises(ValueError, match="max_pieces must not be negative"):
-        VcrOptions(max_pieces=-1)
-
-
 @pytest.mark.parametrize(("problem", "rows", "name"), [("answer", 4, "Q->A"), ("rationale", 16, "QA->R")])
 def test_the_task_of_the_frame(problem: str, rows: int, name: str, tmp_path: Path) -> None:
     """Rationales are asked for each answer and judged for the right one; entries come back from JSON as lists."""
@@ -343,6 +325,8 @@ def test_the_task_of_the_frame(problem: str, rows: int, name: str, tmp_path: Pat
         ({"loss_scales": (2.0, 1.0)}, "of both problems beside each other; set vcr.problem=both"),
         ({"problem": "both", "loss_scales": (2.0,)}, r"loss_scales must be two numbers above 0, got \[2.0\]"),
         ({"object_loss": "shown", "object_names": "/nowhere"}, "cannot be read"),
+        ({"truncation": "none"}, "truncation"),
+        ({"max_pieces": -1}, "max_pieces must not be negative"),
     ],
 )
 def test_settings_that_would_change_nothing_are_told(change: dict[str, Any], said: str, tmp_path: Path) -> None:

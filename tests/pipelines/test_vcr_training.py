@@ -1,7 +1,5 @@
 """VCR on the loop: rows as the releases feed them, both problems in turn, regions of two stores, losses beside."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -65,11 +63,13 @@ def words() -> CaptionTokenizer:
 
 def made_store(*, num_regions: int = 4, seed: int = 0) -> FeatureStore:
     names = [f"{split}{number}" for split in ("train", "val") for number in range(3)]
-    records = {
-        name: make_record(name, seed + place, num_regions=num_regions, distribution="none")
-        for place, name in enumerate(names)
-    }
-    return cast(FeatureStore, FakeStore(records))
+    return store_of({name: (seed + place, num_regions) for place, name in enumerate(names)})
+
+
+def store_of(images: dict[str, tuple[int, int]]) -> FeatureStore:
+    """Records of images by name: the seed and the number of regions of each."""
+    made = {name: make_record(name, seed, num_regions=n, distribution="none") for name, (seed, n) in images.items()}
+    return cast(FeatureStore, FakeStore(made))
 
 
 def network_for(
@@ -114,7 +114,8 @@ class Golden:
         self.config = json.loads(str(self.arrays["config"]))
         self.mode = mode
         content = next(name for name in self.arrays.files if name.startswith("file/") and name.endswith(".jsonl"))
-        (folder / "train.jsonl").write_bytes(_bytes(self.arrays[content]))
+        self.lines = _bytes(self.arrays[content])
+        (folder / "train.jsonl").write_bytes(self.lines)
         (folder / "vocab.txt").write_bytes(_bytes(self.arrays["file/vocab.txt"]))
         self.tokenizer = load_tokenizer(str(folder / "vocab.txt"))
 
@@ -124,16 +125,12 @@ class Golden:
     def store(self, kind: str) -> FeatureStore:
         """By the names that the questions have for their images."""
         found: dict[str, RegionRecord] = {}
-        for line in str(self._text("train.jsonl")).splitlines():
+        for line in self.lines.splitlines():
             row = json.loads(line)
             for name in (row["img_fn"], row["img_id"].rpartition("-")[2]):
                 if f"{kind}/{name}.boxes" in self.arrays.files:
                     found[row["img_fn"].rpartition(".")[0]] = self._record(f"{kind}/{name}", row["img_fn"])
         return cast(FeatureStore, FakeStore(found))
-
-    def _text(self, suffix: str) -> str:
-        name = next(each for each in self.arrays.files if each.startswith("file/") and each.endswith(suffix))
-        return _bytes(self.arrays[name]).decode()
 
     def _record(self, name: str, image: str) -> RegionRecord:
         boxes = self.arrays[f"{name}.boxes"].astype(np.float32)
@@ -165,9 +162,8 @@ def test_both_releases_of_vilbert_are_fed_so(
     golden = Golden(f"finetune_vilbert/{case}", tmp_path, mode)
     drawn = json.loads(str(golden.arrays[f"out/{mode}.names_drawn"]))
     monkeypatch.setattr(vcr, "name_rule", lambda *given, **more: NamesDrawn(iter(drawn)))
-    monkeypatch.setattr(
-        vcr_rules, "_check_boxes", lambda *given: None
-    )  # its stores have other boxes than its questions
+    # Its stores have other boxes than its questions.
+    monkeypatch.setattr(vcr_rules, "_check_boxes", lambda *given: None)
     most, num_regions = golden.config["max_seq_length"], golden.config["max_region_num"]
     own = VcrOptions(names="drawn", boxes="detected", max_boxes=num_regions, max_pieces=most - 3, **options)
     task = open_vcr(tmp_path, own, None)
@@ -200,10 +196,8 @@ def test_visualbert_is_fed_so(mode: str, tmp_path: Path) -> None:
     own = VcrOptions(problem=mode, names="restarted", truncation="choice-front", max_pieces=most - 3, boxes="named")
     task = open_vcr(tmp_path, own, None)
     groups = task.read("train").groups
-    images = {name: make_record(name, 0, num_regions=len(group.facts["objects"]), distribution="none")
-              for group in groups for name in group.images}  # fmt: skip
+    store = store_of({name: (0, len(group.facts["objects"])) for group in groups for name in group.images})
     network = network_for("visualbert", golden.tokenizer, 48)
-    store = cast(FeatureStore, FakeStore(images))
     batch = batches_of("visualbert", task, store, golden.tokenizer, network).batch(groups).inputs.without_sharing()
     for row in range(len(batch.text_ids)):
         item = f"out/{mode}.{row // 4}.{row % 4}"
@@ -225,10 +219,8 @@ def test_vl_bert_is_fed_so(mode: str, tmp_path: Path) -> None:
     )  # fmt: skip
     task = open_vcr(tmp_path, own, None)
     groups = task.read("train").groups
-    images = {name: make_record(name, 0, num_regions=len(group.facts["objects"]), distribution="none")
-              for group in groups for name in group.images}  # fmt: skip
+    store = store_of({name: (0, len(group.facts["objects"])) for group in groups for name in group.images})
     network = network_for("vlbert", golden.tokenizer, 48, positions=80)
-    store = cast(FeatureStore, FakeStore(images))
     batch = batches_of("vlbert", task, store, golden.tokenizer, network).batch(groups).inputs.without_sharing()
     special = {"[CLS]": golden.tokenizer.cls_id, "[SEP]": golden.tokenizer.sep_id}
     for row in range(len(batch.text_ids)):
@@ -241,9 +233,8 @@ def test_vl_bert_is_fed_so(mode: str, tmp_path: Path) -> None:
         assert batch.text_segments[row, :length].tolist() == [0] * (len(context) + 2) + [1] * (len(choice) + 1)
         assert batch.aligned_words is not None
         for box, words_of in enumerate(batch.aligned_words[row].tolist()):
-            tagged = [
-                place for place, each in enumerate(rows) if each[1] == box + 1 and each[0] not in special.values()
-            ]
+            named = [place for place, each in enumerate(rows) if each[1] == box + 1]
+            tagged = [place for place in named if rows[place][0] not in special.values()]
             assert [place for place in words_of if place >= 0] == tagged
 
 
@@ -262,28 +253,24 @@ def test_words_name_the_box_behind_the_detected_regions(tmp_path: Path) -> None:
     assert batch.aligned_words is not None
     named = batch.aligned_words[0].max(dim=1).values
     assert (named[:2] == -1).all() and named[2] > 0 and named[3] > 0  # boxes 0 and 1 stand at 2 and 3
-    torch.testing.assert_close(
-        batch.region_features[0, 2:], torch.from_numpy(made_store()["train0"].features), rtol=0, atol=0
-    )
+    annotated = torch.from_numpy(made_store()["train0"].features)
+    torch.testing.assert_close(batch.region_features[0, 2:], annotated, rtol=0, atol=0)
 
 
-def test_a_second_store_that_is_missing_or_not_read_is_told(tmp_path: Path) -> None:
-    folder = questions(tmp_path)
-    with pytest.raises(ValueError, match="--annotated-store is missing"):
-        check_annotated(open_vcr(folder, VcrOptions(boxes="detected"), None), None)
-    with pytest.raises(ValueError, match="reads one store"):
-        check_annotated(open_vcr(folder, VcrOptions(), None), "a store")
-    with pytest.raises(ValueError, match="takes regions of two stores, and photos are cut by the boxes of one"):
-        check_annotated(open_vcr(folder, VcrOptions(boxes="detected"), None), None, from_photos=True)
-    check_annotated(open_vcr(folder, VcrOptions(), None), None, from_photos=True)
-    small = made_store(num_regions=5)
+def test_two_stores_that_do_not_go_with_the_task_or_one_another_are_told(tmp_path: Path) -> None:
+    detected, one = (open_vcr(questions(tmp_path), VcrOptions(**boxes), None) for boxes in ({"boxes": "detected"}, {}))
+    for task, second, from_photos, words in (
+        (detected, None, False, "--annotated-store is missing"),
+        (one, "a store", False, "reads one store"),
+        (detected, None, True, "takes regions of two stores, and photos are cut by the boxes of one"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            check_annotated(task, second, from_photos=from_photos)
+    check_annotated(one, None, from_photos=True)
+    small, other = made_store(num_regions=5), made_store()
     small["train0"] = replace(small["train0"], height=900)  # type: ignore[index]
     with pytest.raises(ValueError, match=r"450 x 400 pixels, that of --store of 450 x 900"):
         StorePair(small, made_store()).annotated("train0", small["train0"])
-
-
-def test_stores_of_different_features_are_refused() -> None:
-    other = made_store()
     other.fingerprint = replace(other.fingerprint, feature_space="imported:other")  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="--annotated-store fake-store has other features than --store"):
         StorePair(made_store(), other)
@@ -328,10 +315,8 @@ def test_words_that_name_a_box_and_are_cut_are_counted(system: str, cut: str, mo
     named = left = 0
     for group in task.read("train").groups:
         named += sum(tag >= 0 for row in group.rows for part in row.parts for tag in part.tags)
-        for row in task.pieces(group, Pieces(tokenizer).coder, None):
-            left += sum(
-                len({int(word) for word, tag in zip(part.words, part.tags, strict=True) if tag >= 0}) for part in row
-            )
+        for part in (part for row in task.pieces(group, Pieces(tokenizer).coder, None) for part in row):
+            left += len({int(word) for word, tag in zip(part.words, part.tags, strict=True) if tag >= 0})
     made = batches_of(system, task, made_store(), tokenizer, network_for(system, tokenizer, 48))
     _, note = made.notes_of_cuts(task.read("train").groups, "training")
     assert named > left > 0 and note.startswith(f"{named - left} training words that name a box cut")
@@ -411,21 +396,17 @@ def test_choices_by_the_head_of_a_release_are_read_again(system: str, tmp_path: 
     torch.testing.assert_close(again(batch.inputs), scores, rtol=0, atol=0)
 
 
-def test_the_weight_of_a_loss_beside(tmp_path: Path) -> None:
+def test_all_shown_boxes_have_their_classes_and_the_loss_beside_its_weight(tmp_path: Path) -> None:
     totals = []
     for weight in (1.0, 0.25):
         task = learning("vlbert", tmp_path, object_loss="shown", object_loss_weight=weight)
         batch = next(task.batches(0, rank=0, num_ranks=1))
         totals.append(float(task.losses(task.model, batch).losses[REGION_CLASSES].total.detach()))
+        inputs = batch.inputs
+        assert inputs.region_target_mask is not None and not inputs.masked_regions.any()
+        classes = inputs.targets_of(inputs.region_target_mask).argmax(dim=1).reshape(-1, 4)
+        assert classes[0].tolist() == [1, 2, 1, 3]  # person, cup, person, dog; 0 is the whole image
     assert totals[1] == pytest.approx(totals[0] / 4)
-
-
-def test_all_shown_boxes_have_their_classes(tmp_path: Path) -> None:
-    task = learning("vlbert", tmp_path, object_loss="shown")
-    batch = next(task.batches(0, rank=0, num_ranks=1)).inputs
-    assert batch.region_target_mask is not None and not batch.masked_regions.any()
-    classes = batch.targets_of(batch.region_target_mask).argmax(dim=1).reshape(-1, 4)
-    assert classes[0].tolist() == [1, 2, 1, 3]  # person, cup, person, dog; 0 is the whole image
 
 
 def test_hidden_boxes_are_not_seen_and_follow_from_seed_epoch_and_question(tmp_path: Path) -> None:
@@ -469,12 +450,8 @@ def test_a_model_without_what_is_asked_beside_is_told(tmp_path: Path) -> None:
     for system, said in (("vilbert", "learns nothing beside"), ("vlbert", "learns none; set head.kind to 'ours'")):
         model = cast(Any, small_network(system, CHOICE).module).model
         with pytest.raises(ValueError, match=said):
-            started_network(
-                SYSTEMS[system], model, ASKED[CHOICE], "release", source="", beside=AuxiliaryTargets(hidden_words=0.1)
-            )
-
-
-# --- both problems ---
+            beside = AuxiliaryTargets(hidden_words=0.1)
+            started_network(SYSTEMS[system], model, ASKED[CHOICE], "release", source="", beside=beside)
 
 
 def test_both_problems_in_turn_have_orders_of_their_own(tmp_path: Path) -> None:
@@ -489,9 +466,7 @@ def test_both_problems_in_turn_have_orders_of_their_own(tmp_path: Path) -> None:
     for number, name in enumerate(("answer", "rationale")):
         groups = [group for group in task.read("train").groups if task.turns(group) == name]
         judged = task.read("val").groups if not number else ()
-        problems[name] = GroupTask(
-            network, made, task, ASKED[CHOICE], loss, groups, judged, options, seed=(1, number)
-        )  # fmt: skip
+        problems[name] = GroupTask(network, made, task, ASKED[CHOICE], loss, groups, judged, options, seed=(1, number))
     both = TurnsTask(problems, "step", task.loss_scales)
     stream: Iterator[Any] = both.batches(0, rank=0, num_ranks=1)
     turns = [next(stream) for _ in range(12)]

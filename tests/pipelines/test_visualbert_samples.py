@@ -9,11 +9,7 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.data.batches.sample import collate, with_box_numbers
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VisualBertSampling
-from roibeam.pipelines.pretraining.samples.visualbert import (
-    VisualBertSampler,
-    cut_from_the_front,
-    cut_the_longer,
-)
+from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, cut_from_the_front, cut_the_longer
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -101,9 +97,6 @@ def test_regions_can_be_fewer_none_or_with_their_boxes(tokenizer):
     np.testing.assert_allclose(numbers, wanted, rtol=0, atol=1e-6)
 
 
-# --- cuts ---
-
-
 def bert_cut(first, second, limit):
     """google-research/bert, truncate_seq_pair, as its paper's code describes it: one by one from the longer."""
     first, second = list(first), list(second)
@@ -151,9 +144,6 @@ def test_texts_of_600_words_fit_the_model(tokenizer, cut):
         assert cut == "release_front" or len(sample.text_ids) <= 128
 
 
-# --- what does not fit ---
-
-
 @pytest.mark.parametrize(
     ("config", "settings", "message"),
     [
@@ -180,9 +170,6 @@ def test_features_of_another_width(tokenizer):
     make_sampler(tokenizer, box_numbers=True, config={"region_feature_size": 54}).check(record)
 
 
-# --- runs ---
-
-
 def test_single_captions_are_counted_or_refused(tmp_path):
     store = make_store(8)
     some = [(image_id, CAPTIONS[index]) for index, image_id in enumerate(store)]
@@ -190,19 +177,12 @@ def test_single_captions_are_counted_or_refused(tmp_path):
         run_pretrain(store, tmp_path / "single", some, system=SYSTEM)
     assert not (tmp_path / "single").exists()
     done = run_pretrain(store, tmp_path / "some", [*some, ("image-0", CAPTIONS[5]), ("image-1", " ")], system=SYSTEM)
-    assert done.notes == [
-        "1 empty caption left out (the first is of image-1)",
-        "7 captions of 9 without a second one of the image: B is always another image's",
-    ]
+    single = "7 captions of 9 without a second one of the image: B is always another image's"
+    assert done.notes == ["1 empty caption left out (the first is of image-1)", single]
     one = VisualBertSampling(text_form="one_caption")
-    assert run_pretrain(store, tmp_path / "one", some, system=SYSTEM, sampling=one).notes == []
-
-
-def test_a_store_without_classes_will_do(tmp_path):
-    store = make_store(4)
-    store.vocabulary = {"classes": None, "attributes": None}
-    rows = [(f"image-{place}", caption) for place, caption in TWO_EACH]
-    assert run_pretrain(store, tmp_path / "run", rows, system=SYSTEM).num_classes == 0
+    store.vocabulary = {"classes": None, "attributes": None}  # a store without classes will do
+    alone = run_pretrain(store, tmp_path / "one", some, system=SYSTEM, sampling=one)
+    assert alone.notes == [] and alone.num_classes == 0
 
 
 @pytest.mark.slow
@@ -211,12 +191,8 @@ def test_eight_images_can_be_learned_by_heart(tmp_path):
     rows = [(f"image-{index}", caption) for index, caption in enumerate(CAPTIONS)]
     rows += [(f"image-{index}", caption.replace("a ", "the ")) for index, caption in enumerate(CAPTIONS)]
     done = run_pretrain(
-        store,
-        tmp_path / "run",
-        rows,
-        system=SYSTEM,
+        store, tmp_path / "run", rows, system=SYSTEM,
         train_config=TrainConfig(steps=150, learning_rate=4e-3, warmup_steps=10, device="cpu"),
-        data=DataConfig(batch_size=16, fixed_masks=True),
-        model_overrides=LEARNER,
-    )
+        data=DataConfig(batch_size=16, fixed_masks=True), model_overrides=LEARNER,
+    )  # fmt: skip
     assert done.evaluation["masked_words"] < 0.2 and done.evaluation["matching_accuracy"] == 1.0

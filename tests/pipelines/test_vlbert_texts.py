@@ -37,9 +37,6 @@ def make_sampler(tokenizer, *, preset="release", config=None, **settings):
     return VLBertSampler(VLBertSampling(**settings), tokenizer, vlbert_config(preset, **sizes), num_classes=NUM_CLASSES)
 
 
-# --- relationship ---
-
-
 def test_a_model_with_the_head_sees_captions_of_other_images(tokenizer, corpus):
     sampler, seen = make_sampler(tokenizer, preset="paper", max_elements=0), []
     for seed in range(60):
@@ -55,20 +52,13 @@ def test_a_model_with_the_head_sees_captions_of_other_images(tokenizer, corpus):
 @pytest.mark.slow
 def test_relationship_and_masks_can_be_learned_by_heart(tmp_path):
     done = run_pretrain(
-        make_store(8),
-        tmp_path / "run",
-        system=SYSTEMS["vlbert"],
-        build_config=SYSTEMS["vlbert"].sizes["paper-small"],
+        make_store(8), tmp_path / "run", system=SYSTEMS["vlbert"], build_config=SYSTEMS["vlbert"].sizes["paper-small"],
         train_config=TrainConfig(steps=120, learning_rate=3e-3, warmup_steps=10, device="cpu"),
-        data=DataConfig(batch_size=8, fixed_masks=True),
+        data=DataConfig(batch_size=8, fixed_masks=True), model_overrides=LEARNER | SMALL | {"initializer_range": 0.1},
         sampling=VLBertSampling(word_probability=0.3, region_probability=0.3, word_masked_share=1),
-        model_overrides=LEARNER | SMALL | {"initializer_range": 0.1},
-    )
+    )  # fmt: skip
     assert done.evaluation["matching_accuracy"] == 1.0 and done.evaluation["matching"] < 0.1
     assert done.evaluation["masked_words"] < 0.2
-
-
-# --- rows of text alone ---
 
 
 def test_a_row_of_text_goes_on_in_the_next_lines_and_has_no_special_pieces(tokenizer):
@@ -139,12 +129,8 @@ def test_batches_of_any_size_and_ranks_hold_the_same_text(tokenizer, corpus):
                 batch = next(stream)
                 assert batch.text_only is not None and batch.match_labels is not None
                 # Losses are added up by name: those of one batch must be those of all.
-                assert set(model.loss_counts(batch)) == {
-                    "masked_words",
-                    "text_only_words",
-                    "masked_regions",
-                    "matching",
-                }
+                names = {"masked_words", "text_only_words", "masked_regions", "matching"}
+                assert set(model.loss_counts(batch)) == names
                 assert ((batch.match_labels == IGNORE_INDEX) == batch.text_only).all()
                 for row in range(batch.batch_size):
                     real = batch.text_mask[row]
@@ -158,15 +144,12 @@ def test_a_run_with_a_text_corpus(tmp_path):
     (tmp_path / "books.txt").write_bytes("\n".join(LINES[:12]).encode() + b"\n\n\nan old caf\xe9\n")
     (tmp_path / "wiki.txt").write_text("\n".join([*LINES[12:], "a zeppelin is a zeppelin"]))
     files = [tmp_path / "books.txt", tmp_path / "wiki.txt"]
-    done = run_pretrain(
-        make_store(8),
-        tmp_path / "run",
-        train_config=TrainConfig(steps=60, learning_rate=3e-3, warmup_steps=10, device="cpu"),
-        data=DataConfig(batch_size=8, fixed_masks=True, texts_per_caption=0.5),
-        sampling=VLBertSampling(min_text_words=10, max_text_pieces=24),
-        model_overrides=LEARNER | SMALL,
-        text_files=files,
-    )
+    settings = {
+        "train_config": TrainConfig(steps=60, learning_rate=3e-3, warmup_steps=10, device="cpu"),
+        "data": DataConfig(batch_size=8, fixed_masks=True, texts_per_caption=0.5),
+        "sampling": VLBertSampling(min_text_words=10, max_text_pieces=24), "model_overrides": LEARNER | SMALL,
+    }  # fmt: skip
+    done = run_pretrain(make_store(8), tmp_path / "run", text_files=files, **settings)
     left_out, cure = done.notes
     assert left_out == "books.txt: 1 row left out: 1 not UTF-8 (line 15)" and "cp1252" in cure
     assert done.evaluation["text_only_words"] < 2 and done.evaluation["masked_words"] < 2
@@ -175,23 +158,19 @@ def test_a_run_with_a_text_corpus(tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("nothing of this\n")
     with pytest.raises(ValueError, match=r"task\.text_corpus: "):
-        run_pretrain(
-            make_store(8), tmp_path / "run", resume=True, text_files=[other],
-            train_config=TrainConfig(steps=60, learning_rate=3e-3, warmup_steps=10, device="cpu"),
-            data=DataConfig(batch_size=8, fixed_masks=True, texts_per_caption=0.5),
-            sampling=VLBertSampling(min_text_words=10, max_text_pieces=24), model_overrides=LEARNER | SMALL,
-        )  # fmt: skip
+        run_pretrain(make_store(8), tmp_path / "run", resume=True, text_files=[other], **settings)
 
 
 def test_corpora_that_are_none(tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "latin.txt").write_bytes("déjà vu\n".encode("latin-1"))
-    with pytest.raises(ValueError, match="no such text file"):
-        TextCorpus([tmp_path / "gone.txt"])
-    with pytest.raises(ValueError, match=r"empty\.txt: no text in it; expected UTF-8"):
-        TextCorpus([tmp_path / "empty.txt"])
-    with pytest.raises(ValueError, match=r"no text in it.*1 row left out: 1 not UTF-8"):
-        TextCorpus([tmp_path / "latin.txt"])
+    for name, words in (
+        ("gone", "no such text file"),
+        ("empty", r"empty\.txt: no text in it; expected UTF-8"),
+        ("latin", r"no text in it.*1 row left out: 1 not UTF-8"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            TextCorpus([tmp_path / f"{name}.txt"])
     with pytest.raises(ValueError, match="VisualBERT reads no text without images"):
         run_pretrain(make_store(2), tmp_path / "run", system=SYSTEMS["visualbert"], text_files=[tmp_path / "empty.txt"])
     with pytest.raises(ValueError, match=r"texts_per_caption must be in 0\.001\.\.1000, got 0; for none"):

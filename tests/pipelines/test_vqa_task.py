@@ -1,7 +1,7 @@
-"""VQA by the rules of the releases: labels, scores, wording, splits, what is stored and what is mirrored."""
+"""VQA by the rules of the releases: labels, scores, wording, splits, what is stored and what is mirrored; and on a
+table of one's own."""
 
-from __future__ import annotations
-
+import csv
 import json
 import pickle
 from dataclasses import replace
@@ -16,14 +16,17 @@ from task_groups import batches, small_network, tokenizer
 from tiny_commands import ok
 from toy_questions import write_questions
 
+from roibeam.pipelines.data.datasets.tables import read_answer_table
 from roibeam.pipelines.data.datasets.vqa import read_answer_labels, read_imdb
 from roibeam.pipelines.data.record_regions import mirrored_boxes
 from roibeam.pipelines.finetuning.rows import LABEL, TaskText
 from roibeam.pipelines.finetuning.run.network import start_from_words
+from roibeam.pipelines.finetuning.score_run import ScoreRequest, run_score
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import Pieces, lay_out
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
+from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa
 from roibeam.pipelines.finetuning.tasks.vqa_rules import pythia_tokens, scores_of
 
@@ -125,13 +128,11 @@ def test_stored_targets_count_in_place_of_answers(folder: Path) -> None:
 
 
 def test_pythias_files_have_questions_and_answers(folder: Path) -> None:
+    cut = "what 's the man 's 3 . 5 - inch hat here".replace("'s", "' s").split()
+    assert pythia_tokens("What's the man's 3.5-inch hat, here?") == cut
     header = {"dataset_name": "vqa"}
-    known = {
-        "question_id": 4,
-        "image_name": "COCO_val2014_7",
-        "question_tokens": ["left", "or"],
-        "valid_answers": ["yes"],
-    }
+    known = {"question_id": 4, "image_name": "COCO_val2014_7", "question_tokens": ["left", "or"]}
+    known["valid_answers"] = ["yes"]
     entries = np.empty(2, object)
     entries[:] = [header, known]
     np.save(folder / "imdb_val2014.npy", entries, allow_pickle=True)
@@ -155,12 +156,6 @@ def test_a_pickle_that_tries_to_run_is_refused(tmp_path: Path, capsys: pytest.Ca
         with pytest.raises(ValueError, match="nothing was run"):
             list(read(str(tmp_path / name)))
     assert capsys.readouterr().out == ""
-
-
-def test_questions_as_pythia_cuts_them() -> None:
-    assert pythia_tokens("What's the man's 3.5-inch hat, here?") == (
-        "what 's the man 's 3 . 5 - inch hat here".replace("'s", "' s").split()
-    )
 
 
 def test_a_mirrored_question(folder: Path) -> None:
@@ -260,10 +255,8 @@ def test_questions_of_visual_genome_are_trained_on_too(folder: Path) -> None:
     assert [group.id for group in read.groups] == ["1", "2", "9", "3", "5", "vg-10", "vg-12"]
     where, which = read.groups[-2:]
     assert (where.images, where.target, which.target) == (("000000000007",), {2: 1.0}, {1: 1.0})
-    assert (
-        "2 questions; left out are 1 whose answer is no label, and 0 about images that the run is judged on"
-        in (read.notes[-1])
-    )
+    note = "2 questions; left out are 1 whose answer is no label, and 0 about images that the run is judged on"
+    assert note in read.notes[-1]
     assert task.mirrored is not None and task.mirrored(where).target == {3: 1.0}
     assert task.splits == opened(folder).splits and task.train not in task.splits
     every = opened(folder, visual_genome="all").read("train+visual-genome")  # judged on val, whose image is COCO's 7
@@ -306,8 +299,9 @@ def test_vqa_on_the_command_line(roibeam: Any, tmp_path: Path) -> None:
     told = roibeam(*asked, "--split", "minival", "--out", tmp_path / "minival.json")
     assert told.code == 0 and "minival lies inside train+val, on which the model is trained" in told.out
     ok(roibeam("score", "vqa", tmp_path / "minival.json", "--data", data, "--split", "minival", "--json"))
-    (number, text), bare = next(iter(questions_of(data))), tmp_path / "test"
-    bare.mkdir()
+    (bare := tmp_path / "test").mkdir()
+    first = json.loads((data / "v2_OpenEnded_mscoco_val2014_questions.json").read_text())["questions"][0]
+    number, text = first["question_id"], first["question"]
     image = {"question_id": number, "image_id": number // 1000, "question": text}
     (bare / "v2_OpenEnded_mscoco_test2015_questions.json").write_text(json.dumps({"questions": [image]}))
     out, page = tmp_path / "test.json", tmp_path / "test.html"
@@ -318,6 +312,130 @@ def test_vqa_on_the_command_line(roibeam: Any, tmp_path: Path) -> None:
     assert roibeam("score", "vqa", out, "--data", bare, "--split", "test", "--check").code == 0
 
 
-def questions_of(data: Path) -> list[tuple[int, str]]:
-    asked = json.loads((data / "v2_OpenEnded_mscoco_val2014_questions.json").read_text())["questions"]
-    return [(each["question_id"], each["question"]) for each in asked]
+# --- a table of one's own ---
+
+
+TRAIN = (("Which?", ["Red", "Red", "blue", "Red"]), ("Why?", ["left"]), ("Who?", ["the left", "right", "Red"]))
+VALIDATION = (("What?", "Red"), ("Where?", "left|right"), ("How?", "blue|blue|Blue|Red|Red|Red|Red"))
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    rows = [{"image": f"{n}.jpg", "text": text, "answers": told} for n, (text, told) in enumerate(TRAIN)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with (tmp_path / "val.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "image", "text", "answers"])
+        table.writerows((f"row {n}", "9.jpg", *each) for n, each in enumerate(VALIDATION))
+    (tmp_path / "test.csv").write_text("image,text\n7.jpg,What?\n")
+    return tmp_path
+
+
+def opened_table(tables: Path, labels: Any = None, **fields: Any) -> DownstreamTask:
+    options = VqaOptions(**{"min_occurrence": 1, **fields})
+    return TASKS["vqa"].open(tables, options, labels)
+
+
+def test_answers_are_those_of_the_training_table_as_they_stand_there(tables: Path) -> None:
+    """Of more than three people each is left out in turn; of fewer their share counts, so that one person is right."""
+    task = opened_table(tables)
+    assert task.labels == ("Red", "left", "the left") and task.reported_by == "labels"
+    assert [group.target for group in task.read("train").groups] == [
+        {0: pytest.approx((3 * 2 / 3 + 1) / 4)},
+        {1: 1.0},
+        {0: pytest.approx(1 / 3), 2: pytest.approx(1 / 3)},
+    ]
+    validation = task.read("val")
+    assert [group.target for group in validation.groups] == [{0: 1.0}, {1: 0.5}, {0: 1.0}] and validation.notes == ()
+    assert opened_table(tables, targets="normalised").labels == ("red", "left")
+    assert [group.target for group in task.read("test").groups] == [None]
+    assert opened_table(tables, ("right", "Red")).labels == ("right", "Red")
+
+
+def test_columns_may_have_the_names_of_vqas_files(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("image,question,answer\na,Is it red?,yes\nb,What?,a dog|dog\n")
+    found = [(row.image, row.text, row.answers) for row in read_answer_table(tmp_path / "train.csv")]
+    assert found == [("a", "Is it red?", ("yes",)), ("b", "What?", ("a dog", "dog"))]
+    row = {"image": "a", "question": "Is it red?", "answers": [{"answer": "yes", "answer_id": 1}, {"answer": "no"}]}
+    (tmp_path / "val.jsonl").write_text(json.dumps({**row, "answer": "yes"}) + "\n")
+    assert [row.answers for row in read_answer_table(tmp_path / "val.jsonl")] == [("yes", "no")]
+
+
+def test_answers_of_parquet_are_those_of_jsonl(tables: Path, tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "own.parquet"
+    rows = [{"image": f"{n}.jpg", "text": text, "answers": told} for n, (text, told) in enumerate(TRAIN)]
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+    found = [(row.text, list(row.answers)) for row in read_answer_table(path)]
+    assert found == [(row.text, list(row.answers)) for row in read_answer_table(tables / "train.jsonl")] == list(TRAIN)
+
+
+def test_left_and_right_change_places_beside_a_mirrored_photo(tables: Path) -> None:
+    (tables / "labels.txt").write_text("left\nright\n")
+    task = opened_table(tables, answers=str(tables / "labels.txt"))
+    assert task.mirrored is not None
+    turned = task.mirrored(task.read("train").groups[1])
+    assert turned.target == {1: 1.0} and turned.mirrored
+
+
+def test_what_is_written_is_scored_as_it_was_judged(tables: Path, tmp_path: Path) -> None:
+    """No official number of rows is known; a row too few is one line."""
+    task = opened_table(tables)
+    groups = task.read("val").groups
+    said = [Prediction(np.eye(3, dtype=np.float32)[place]) for place in (0, 1, 0)]
+    (judged,) = task.judge(groups, said).values()
+    assert list(judged.values) == [1.0, 0.5, 1.0]
+    out = tmp_path / "said.json"
+    task.write(out, list(task.answers(groups, said)))
+    assert json.loads(out.read_text())[0] == {"question_id": "row 0", "answer": "Red"}
+    score = run_score(ScoreRequest("vqa", out, tables))
+    assert score.figures[0].value == judged.mean and score.card["official_rows"] is None
+    out.write_text(json.dumps(json.loads(out.read_text())[1:]))
+    with pytest.raises(ValueError, match=r"1 question without a row \(first: row 0\)"):
+        run_score(ScoreRequest("vqa", out, tables))
+    with pytest.raises(ValueError, match="no split 'minival'; choose one of val, train, test"):
+        run_score(ScoreRequest("vqa", out, tables, split="minival"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"train": "train+val"}, r"train 'train\+val' is of VQA's official files, and --data has tables of your own"),
+        ({"question": "imdb"}, "vqa.question 'imdb' is of VQA's official files"),
+        ({"min_occurrence": 3}, "0 majority answers of at least 3 questions; set vqa.min_occurrence lower"),
+    ],
+)
+def test_settings_that_no_table_has_are_refused(tables: Path, fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        opened_table(tables, **fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"train": "train+val", "score_rule": "left_out"}, {"question": "imdb"}, {"visual_genome": "coco"}]
+)
+def test_a_model_of_the_official_files_is_asked_about_a_table(tables: Path, fields: dict[str, Any]) -> None:
+    """Its training settings are kept with it, so prediction cannot leave them out."""
+    task = opened_table(tables, ("Red", "blue"), **fields)
+    (group,) = task.read("test").groups
+    assert group.rows[0].parts[0].text == ("what" if "question" in fields else "What?")
+    assert [each.target for each in task.read("val").groups] == [{0: 1.0}, {}, {0: 1.0, 1: pytest.approx(4 / 7)}]
+
+
+def test_labels_that_no_question_has_stop_a_run_and_no_prediction(tables: Path) -> None:
+    (tables / "labels.txt").write_text('[\n "Red",\n "left"\n]\n')
+    with pytest.raises(ValueError, match=r"train: 0 of 3 questions have an answer among the 4 labels \('\[', ' \"Red"):
+        opened_table(tables, answers=str(tables / "labels.txt")).read("train")
+    assert opened_table(tables, ("cat", "dog")).read("train").groups[0].target == {}
+    (tables / "labels.txt").rename(tables / "labels.json")
+    assert opened_table(tables, answers=str(tables / "labels.json")).labels == ("Red", "left")
+
+
+def test_a_training_row_without_answers_is_named(tables: Path) -> None:
+    with (tables / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"image": "1.jpg", "text": "Who?"}) + "\n")
+    with pytest.raises(ValueError, match=r"train.jsonl', row 3: no answers, and this is trained on"):
+        opened_table(tables)
+    with (tables / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"image": "1.jpg", "text": "Who?", "answers": [1]}) + "\n")
+    with pytest.raises(ValueError, match=r"row 4: answers must be texts, got \[1\]"):
+        list(read_answer_table(tables / "train.jsonl"))

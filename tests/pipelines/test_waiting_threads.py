@@ -1,7 +1,5 @@
 """Threads of a training sleep while they wait where other programs compute, and spin where cores are free."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -19,20 +17,14 @@ import torch
 """
 
 
-@pytest.mark.parametrize(
-    ("after", "busy"),
-    [
+def test_what_others_compute_is_counted() -> None:
+    for after, busy in (
         (CoreTimes(all_cores=3.0, own=1.0, passed=2.0), 1.0),  # 3 core seconds in 2, one of them ours
         (CoreTimes(all_cores=1.0, own=1.0, passed=2.0), 0.0),
         (CoreTimes(all_cores=0.5, own=1.0, passed=2.0), 0.0),  # clocks tick coarsely
         (CoreTimes(all_cores=9.0, own=0.0, passed=0.01), 0.0),  # too short to tell
-    ],
-)
-def test_what_others_compute_is_counted(after: CoreTimes, busy: float) -> None:
-    assert busy_elsewhere(CoreTimes(0.0, 0.0, 0.0), after) == busy
-
-
-def test_the_machine_s_times_can_be_read() -> None:
+    ):
+        assert busy_elsewhere(CoreTimes(0.0, 0.0, 0.0), after) == busy
     before, after = CoreTimes.now(), CoreTimes.now()
     assert before is not None and after is not None
     assert all(later >= earlier for earlier, later in zip(before, after, strict=True))
@@ -63,11 +55,8 @@ def test_openmp_is_told_before_torch_is_loaded() -> None:
     """It prints itself what it read."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     done = subprocess.run(
-        [sys.executable, "-c", _ASK],
-        env={**kept, "OMP_DISPLAY_ENV": "VERBOSE"},
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", _ASK], env={**kept, "OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True,
         check=True,
-    )
+    )  # fmt: skip
     (spins,) = (line.partition("=")[2] for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line)
     assert spins.strip(" '") == "0"

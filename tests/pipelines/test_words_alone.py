@@ -1,11 +1,10 @@
 """What counting neighbouring words finds on the words that a run's evaluation hides: the level beside chance."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,14 +128,10 @@ def test_an_evaluation_tells_it_by_what_the_run_counted_and_a_copied_model_has_n
     tokenizer = load_tokenizer(str(tmp_path / "run" / "tokenizer"))
 
     def figure(model: Path, rows: list[tuple[str, str]], out: str) -> float | None:
-        result = evaluate_checkpoint(
-            load_model(str(model)),
-            tokenizer,
-            make_store(),  # type: ignore[arg-type]
-            [Caption(text, image_id) for image_id, text in rows],
-            tmp_path / out,
-            config=EvaluationConfig(retrieval=False, device="cpu"),
-        )
+        captions, config = [Caption(text, name) for name, text in rows], EvaluationConfig(retrieval=False, device="cpu")
+        store: Any = make_store()
+        loaded = load_model(str(model))
+        result = evaluate_checkpoint(loaded, tokenizer, store, captions, tmp_path / out, config=config)
         page = result.page.read_text()
         found = {each.name: each.words_alone for each in result.figures}
         assert [name for name, value in found.items() if value is not None] in ([NAME], [])

@@ -1,10 +1,7 @@
 """Stores that `StoreWriter` wrote, used as any other: shown, copied, compared, exported, trained on; and writers killed
 at their file operations."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import numpy as np
 import pytest
 from forks import KILLED, in_a_fork
 from soak_share import share_of
-from tiny_commands import tiny_run
+from tiny_commands import Cli, ok, tiny_run
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import StoreManifest
@@ -24,7 +21,6 @@ from roibeam.features.writing.store_writer import StoreWriter
 from roibeam.pipelines.data.captions.captioned_store import check_stores_agree
 from roibeam.pipelines.data.vocabulary import known_classes
 
-Roibeam = Callable[..., Any]
 COLOURS = ("red", "blue", "green", "white")
 
 
@@ -36,17 +32,10 @@ def images(count: int, *, first: int = 0, labels: bool = True) -> list[dict[str,
         corners = draw.random((4, 2)) * 100
         ids = draw.integers(0, 7, 4)
         said = f"a {COLOURS[ids[0] % 4]} thing beside a {COLOURS[ids[1] % 4]} one"
-        rows.append(
-            {
-                "image_id": f"i{number:02}",
-                "height": 240,
-                "width": 320,
-                "boxes": np.concatenate([corners, corners + 50], axis=1),
-                "features": draw.random((4, 16)).astype(np.float16),
-                "captions": [said, "two things"],
-                **({"class_ids": ids, "class_scores": draw.random(4)} if labels else {}),
-            }
-        )
+        row = {"image_id": f"i{number:02}", "height": 240, "width": 320, "captions": [said, "two things"]}
+        row |= {"boxes": np.concatenate([corners, corners + 50], axis=1)}
+        row |= {"features": draw.random((4, 16)).astype(np.float16)}
+        rows.append(row | ({"class_ids": ids, "class_scores": draw.random(4)} if labels else {}))
     return rows
 
 
@@ -54,15 +43,14 @@ def write(store: Path, rows: list[dict[str, Any]], space: str = "my-detector", *
     return store_writer.write_store(store, rows, feature_space=space, **settings)
 
 
-def facts(roibeam: Roibeam, store: Path) -> dict[str, str]:
+def facts(roibeam: Cli, store: Path) -> dict[str, str]:
     """What `store info` shows."""
-    done = roibeam("store", "info", store)
-    assert done.code == 0, done.err
+    done = ok(roibeam("store", "info", store))
     assert not re.search(r"\bNone\b|\?", done.out), done.out
     return {line[2:17].strip(): line[18:] for line in done.out.splitlines()[1:]}
 
 
-def test_info_shows_what_was_given_and_leaves_out_the_rest(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_info_shows_what_was_given_and_leaves_out_the_rest(roibeam: Cli, tmp_path: Path) -> None:
     names = ["cat", "dog", "cow", "mat", "hat", "car", "bus"]
     write(tmp_path / "named", images(3), classes=names, shard_bytes=1)
     shown = facts(roibeam, tmp_path / "named")
@@ -83,7 +71,7 @@ def test_info_shows_what_was_given_and_leaves_out_the_rest(roibeam: Roibeam, tmp
     assert "features" not in facts(roibeam, tmp_path / "empty")
 
 
-def test_info_of_stores_whose_makers_told_little(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_info_of_stores_whose_makers_told_little(roibeam: Cli, tmp_path: Path) -> None:
     for name, space in (("imported", "imported:x"), ("extracted", "0" * 64)):
         store = tmp_path / name
         store.mkdir()
@@ -93,7 +81,7 @@ def test_info_of_stores_whose_makers_told_little(roibeam: Roibeam, tmp_path: Pat
         assert shown["classes"].startswith("ids only")
 
 
-def test_a_written_store_is_shown_compared_exported_and_copied(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_written_store_is_shown_compared_exported_and_copied(roibeam: Cli, tmp_path: Path) -> None:
     write(tmp_path / "a", images(4), num_classes=7)
     write(tmp_path / "b", images(3, first=4), num_classes=7)
     wanted = write(tmp_path / "all", images(7), num_classes=7)
@@ -115,7 +103,7 @@ def test_a_written_store_is_shown_compared_exported_and_copied(roibeam: Roibeam,
     assert roibeam("store", "repair", tmp_path / "all").code == 0
 
 
-def test_a_broken_written_store_says_how_it_is_mended(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_broken_written_store_says_how_it_is_mended(roibeam: Cli, tmp_path: Path) -> None:
     manifest = write(tmp_path / "store", images(3))
     data = tmp_path / "store" / str(manifest.shards[0].data_file)
     data.write_bytes(data.read_bytes()[:-4096])
@@ -139,11 +127,10 @@ def test_stores_of_one_name_and_width_train_together_and_others_do_not(tmp_path:
 
 
 @pytest.mark.parametrize("system", ["vlbert", pytest.param("visualbert", marks=pytest.mark.slow)])
-def test_training_finds_captions_and_number_of_classes(roibeam: Roibeam, tmp_path: Path, system: str) -> None:
+def test_training_finds_captions_and_number_of_classes(roibeam: Cli, tmp_path: Path, system: str) -> None:
     write(tmp_path / "store", images(12, labels=system == "vlbert"), num_classes=7 if system == "vlbert" else None)
     words = ("--system", system, "--store", tmp_path / "store", *tiny_run(steps=2))
-    done = roibeam("pretrain", tmp_path / "run", *words)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "run", *words))
     assert "24 of 24 captions joined" in done.out + done.err
 
 

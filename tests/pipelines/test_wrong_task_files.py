@@ -2,18 +2,14 @@
 images that the store has no record of: one line each, before anything is written. Other faults of one file are with the
 tests of its reader."""
 
-from __future__ import annotations
-
-import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import one_line
+from small_files import write_json, write_json_lines
+from tiny_commands import Cli, one_line
 
-Roibeam = Callable[..., Any]
 ROW = '{"pair": "1", "photo": "a", "words": "b", "gold": "x"}'
 ANSWERS = [{"answer": "yes", "answer_confidence": "yes", "answer_id": n + 1} for n in range(10)]
 
@@ -21,10 +17,6 @@ ANSWERS = [{"answer": "yes", "answer_confidence": "yes", "answer_id": n + 1} for
 class Runs:
     def __reduce__(self) -> tuple[Any, ...]:
         return (print, ("this ran",))
-
-
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def write_vqa(folder: Path, fault: str) -> None:
@@ -40,8 +32,8 @@ def write_vqa(folder: Path, fault: str) -> None:
             asked += asked[:1] if fault == "doubled" else []
             told[1]["answers"] = [] if fault == "untold" else ANSWERS
         shared = {"data_type": "mscoco", "data_subtype": year}
-        (folder / f"v2_OpenEnded_mscoco_{year}_questions.json").write_text(json.dumps({**shared, "questions": asked}))
-        (folder / f"v2_mscoco_{year}_annotations.json").write_text(json.dumps({**shared, "annotations": told}))
+        write_json(folder / f"v2_OpenEnded_mscoco_{year}_questions.json", {**shared, "questions": asked})
+        write_json(folder / f"v2_mscoco_{year}_annotations.json", {**shared, "annotations": told})
 
 
 def write_vcr(folder: Path, fault: str) -> None:
@@ -54,7 +46,7 @@ def write_vcr(folder: Path, fault: str) -> None:
         rows = [row, row] if (split, fault) == ("train", "doubled") else [row]
         if (split, fault) == ("train", "untold"):
             rows = [{name: value for name, value in row.items() if not name.endswith("_label")}]
-        write_lines(folder / f"{split}.jsonl", rows)
+        write_json_lines(folder / f"{split}.jsonl", rows)
 
 
 def write_nlvr2(folder: Path, fault: str) -> None:
@@ -63,7 +55,7 @@ def write_nlvr2(folder: Path, fault: str) -> None:
         rows = [row, row] if (split, fault) == ("train", "doubled") else [row]
         if fault == "untold":
             rows = [{name: value for name, value in row.items() if name != "label"}]
-        write_lines(folder / f"{split}.json", rows)
+        write_json_lines(folder / f"{split}.json", rows)
 
 
 def write_refcoco(folder: Path, fault: str) -> None:
@@ -76,7 +68,7 @@ def write_refcoco(folder: Path, fault: str) -> None:
     (folder / "refs(unc).p").write_bytes(pickle.dumps(refs, protocol=2))
     boxes = [{"id": 1, "image_id": 5, "bbox": [1, 1, 9, 9], "iscrowd": 0, "category_id": 1}]
     images = [{"id": 5, "height": 40, "width": 40, "file_name": "x.jpg"}]
-    (folder / "instances.json").write_text(json.dumps({"annotations": boxes, "images": images}))
+    write_json(folder / "instances.json", {"annotations": boxes, "images": images})
 
 
 WRITERS = {"vqa": write_vqa, "vcr": write_vcr, "nlvr2": write_nlvr2, "refcoco+": write_refcoco}
@@ -88,11 +80,7 @@ WRITERS = {"vqa": write_vqa, "vcr": write_vcr, "nlvr2": write_nlvr2, "refcoco+":
         ("vqa", "doubled", "vqa, train: 1 id with several rows (first: 0); expected one row for each of 2 ids"),
         ("vqa", "untold", "question 1 has no answers in"),
         ("vcr", "doubled", "vcr, train: 1 id with several rows (first: train-0)"),
-        (
-            "vcr",
-            "untold",
-            "vcr, train: no label for 1 row of 1 (first: train-0), and this",
-        ),
+        ("vcr", "untold", "vcr, train: no label for 1 row of 1 (first: train-0), and this"),
         ("nlvr2", "doubled", "1 statement with several rows (first: train-0-0-0)"),
         ("nlvr2", "untold", "(first: train-0-0-0), and this split is trained on"),
         ("refcoco+", "doubled", "refcoco+, train: 1 id with several rows (first: 0)"),
@@ -102,9 +90,7 @@ WRITERS = {"vqa": write_vqa, "vcr": write_vcr, "nlvr2": write_nlvr2, "refcoco+":
         ("nlvr2", "no record", "has 0 of 2 images; missing are train-0-0-img0, train-0-0-img1; extract them too"),
     ],
 )
-def test_wrong_files_of_a_task_are_one_line(
-    roibeam: Roibeam, store: tuple[Path, Path], tmp_path: Path, task: str, fault: str, said: str
-) -> None:
+def test_wrong_files(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, task: str, fault: str, said: str) -> None:
     data, out = tmp_path / "data", tmp_path / "run"
     data.mkdir()
     WRITERS[task](data, fault)
@@ -123,9 +109,7 @@ def test_wrong_files_of_a_task_are_one_line(
         (ROW.replace('"a"', "7"), "row 0: the reader of the task failed: TypeError: a row must be of texts"),
     ],
 )
-def test_what_the_reader_of_ones_own_task_cannot_read_is_one_line(
-    roibeam: Roibeam, store: tuple[Path, Path], tmp_path: Path, line: str, said: str
-) -> None:
+def test_wrong_files_of_ones_own(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, line: str, said: str) -> None:
     from test_prediction_cards import OWN_TASK
 
     (tmp_path / "own.py").write_text(OWN_TASK)

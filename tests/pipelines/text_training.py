@@ -1,7 +1,5 @@
 """Small runs on text alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 """What tests of commands share: options of a network and of models of milliseconds, pictures with their store, and the
 one line of an error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,6 +89,22 @@ def one_line(result: Any) -> str:
     """The last line of a command's errors; it failed, and without a traceback."""
     assert result.code != 0 and "Traceback" not in result.err, result.err
     return str(result.err.splitlines()[-1])
+
+
+def refused(result: Any) -> str:
+    """The same, of a command that its user's mistake stopped."""
+    assert result.code == 1, result
+    return one_line(result)
+
+
+def damage_record(store: Path, image_id: str) -> None:
+    """Changes a byte of its features, wherever they lie."""
+    with FeatureStore(store) as opened:
+        features = opened[image_id].features.tobytes()
+    (path,) = (each for each in store.glob("*.lmdb") if features in each.read_bytes())
+    content = bytearray(path.read_bytes())
+    content[content.index(features) + 5] ^= 1
+    path.write_bytes(content)
 
 
 def digest(store: Path) -> str:

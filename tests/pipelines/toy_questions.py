@@ -1,7 +1,5 @@
 """VQA v2's official files over a drawn world: questions of colour, kind and number, answered by ten who agree."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -28,9 +26,8 @@ def write_questions(world: Path, folder: Path) -> Path:
                 types = {"question_type": " ".join(question.split()[:2]), "answer_type": kind}
                 annotations.append({**ids, **types, "multiple_choice_answer": answer, "answers": told})
         shared = {"data_type": "mscoco", "data_subtype": year}
-        (folder / f"v2_OpenEnded_mscoco_{year}_questions.json").write_text(
-            json.dumps({**shared, "questions": questions})
-        )
+        path = folder / f"v2_OpenEnded_mscoco_{year}_questions.json"
+        path.write_text(json.dumps({**shared, "questions": questions}))
         (folder / f"v2_mscoco_{year}_annotations.json").write_text(json.dumps({**shared, "annotations": annotations}))
     return folder
 

@@ -1,6 +1,8 @@
 """A task of milliseconds for tests of the one loop, and what two runs of it are compared by."""
 
 import json
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -13,19 +15,16 @@ from roibeam.pipelines.training.run_folder.files import SUMS_NAME
 from roibeam.pipelines.training.train_config import TrainConfig
 
 
+@dataclass
 class Batch:
     """Rows of a toy classification; some rows have no label."""
 
-    def __init__(self, inputs, labels, names):
-        self.inputs, self.labels, self.names = inputs, labels, names
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    names: list[str]
 
     def to(self, device):
         return Batch(self.inputs.to(device), self.labels.to(device), self.names)
-
-
-class Output:
-    def __init__(self, losses, metrics):
-        self.losses, self.metrics = losses, metrics
 
 
 class BareToyTask:
@@ -59,7 +58,7 @@ class BareToyTask:
 
     def losses(self, model, batch):
         term = cross_entropy(model(batch.inputs), batch.labels)
-        return Output({"toy": term}, {"rows": SumCount(term.count, term.count)})
+        return SimpleNamespace(losses={"toy": term}, metrics={"rows": SumCount(term.count, term.count)})
 
     def parameter_groups(self):
         return [

@@ -1,8 +1,6 @@
 """Serves the pages and pictures of a toy web on 127.0.0.1, as a site would: with types, and with an opt-out by header
 for files whose address has "/optout/" in it; "/moved-inside/" redirects into a private network."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """An independent reading of the toy tasks' texts: from words to what the scene graph says. Who can read and see."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,9 +80,8 @@ def meant(picture: Picture, expression: str) -> SceneObject:
     before, phrase, after = parts
     rivals = things(picture, before)
     assert len(rivals) > 1, expression
-    (found,) = [
-        thing for thing in rivals if any(holds(picture, thing, phrase, other) for other in things(picture, after))
-    ]
+    others = things(picture, after)
+    (found,) = [thing for thing in rivals if any(holds(picture, thing, phrase, other) for other in others)]
     return found
 
 
@@ -93,9 +90,8 @@ def shows(picture: Picture, words: str) -> bool:
     if parts is None:
         return bool(things(picture, words))
     before, phrase, after = parts
-    return any(
-        holds(picture, one, phrase, other) for one in things(picture, before) for other in things(picture, after)
-    )
+    others = things(picture, after)
+    return any(holds(picture, one, phrase, other) for one in things(picture, before) for other in others)
 
 
 def is_true(left: Picture, right: Picture, statement: str) -> bool:

@@ -1,7 +1,5 @@
 """An independent reading of the toy world's captions: words to claims, claims to boxes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

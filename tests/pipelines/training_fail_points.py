@@ -1,7 +1,5 @@
 """Named places of a training run where a process can be ended as kill -9 would, each time at the same one."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

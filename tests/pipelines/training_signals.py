@@ -1,7 +1,5 @@
 """Training that is told to stop, in a process of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess
@@ -13,17 +11,13 @@ from small_pretraining import Training
 
 @dataclasses.dataclass(frozen=True)
 class Signalled:
-    """Does `work`; its process sends itself `number` in the forward pass of micro-batch `count` of process `rank`.
-
-    Attributes:
-        to_group: it leads a session, as under a launcher; another process sends the signal to all of that, its loader's
-            processes too.
-    """
+    """Does `work`; its process sends itself `number` in the forward pass of micro-batch `count` of process `rank`."""
 
     work: Training
     number: int
     count: int
     rank: int = 0
+    # It leads a session, as under a launcher; another process sends the signal to all of that, its loader's too.
     to_group: bool = False
 
     def __call__(self) -> None:

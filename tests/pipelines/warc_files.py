@@ -1,7 +1,5 @@
 """WARC files as another library writes them."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from collections.abc import Collection, Sequence
@@ -26,6 +24,5 @@ def write_warc(pages: Sequence[tuple[str, bytes]], *, packed: bool, encoded: Col
             body = gzip.compress(body)
             headers.append(("Content-Encoding", "gzip"))
         answer = StatusAndHeaders("200 OK", headers, protocol="HTTP/1.1")
-        record = writer.create_warc_record(url, "response", payload=io.BytesIO(body), http_headers=answer)
-        writer.write_record(record)
+        writer.write_record(writer.create_warc_record(url, "response", payload=io.BytesIO(body), http_headers=answer))
     return file.getvalue()

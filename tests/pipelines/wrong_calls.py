@@ -1,7 +1,5 @@
 """Wrong calls of every command, and what the answer to each must say: what was wrong, what was expected, the cure."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -14,15 +12,9 @@ Words = tuple[object, ...]
 
 
 class WrongCall(NamedTuple):
-    """Attributes:
-    words: of the command line.
-    says: what the answer must have in it.
-    code: the exit code: 2 for a command line that cannot be parsed, 1 for files and names.
-    """
-
-    words: Words
-    says: str
-    code: int = 1
+    words: Words  # of the command line
+    says: str  # the answer must have it in it
+    code: int = 1  # 2 for a command line that cannot be parsed, 1 for files and names
 
 
 def make_wrong_files(pictures: Pictures, folder: Path) -> None:
@@ -164,6 +156,8 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("collect", "run", photos, out, "--user-agent", "a\nb"), "--user-agent 'a\\nb': expected letters"),
         WrongCall(("collect", "run", photos, out, "--runner", "flnk"), "'flnk' is unknown: did you mean flink"),
         WrongCall(("download", captions.with_suffix(".tsv"), out, "--min-side", -1), "--min-side '-1': expected", 2),
+        WrongCall(("download", folder / "urls.tsv", out, "--allow-private", "home"), "'home': expected a network"),
+        WrongCall(("download", folder / "urls.tsv", out, "--timeout", 0), "total_seconds is 0.0, expected more than 0"),
         WrongCall(("collect", "train-images", folder / "none.txt", out / "m.json"), "no column 'image'"),
         WrongCall(("collect", "train-images", gone, out / "m.json"), "No such file or directory"),
         WrongCall(("collect", "train-images", gone, folder / "none.txt"), "nothing is replaced, name another one"),
@@ -184,6 +178,7 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*detector, "--set", "sampling.region_iou=3"), "it must be above 0 and at most 1"),
         WrongCall((*detector, "--set", "losses.region_beta=-1"), "it must not be negative"),
         WrongCall((*detector, "--device", "cuda:7"), "torch sees no GPU here"),
+        WrongCall((*detector, "--frozen-stages", "one"), "expected whole numbers with commas between"),
         WrongCall((*detector, "--weights", "random:1", "--resnet", "random:1"), "detector or of a ResNet, not both"),
         WrongCall(("detector", "evaluate", "toy", "--labels", captions, "--device", "tpu"), "expected auto, cpu, cuda"),
         WrongCall((*small, "--device", "cuda"), "--device cuda: torch sees no GPU here"),
@@ -222,6 +217,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*toy, "--captions", folder / "others.token"), "none of 2 captioned images is among the 8 images"),
         WrongCall((*toy, "--captions", folder / "whole.token"),
                   "so the file is of more photos than these. That is a normal case: allow it with --min-match 0.09"),
+        WrongCall((*toy, "--captions", gone), f"no such file or folder: --captions '{gone}'"),
         WrongCall((*toy, "--captions", photos), "is a folder; name a file"),
         WrongCall((*toy, "--captions", folder / "broken.json"), "broken.json"),
         WrongCall((*toy, "--photos", file), "is a file; name a folder"),
@@ -262,6 +258,10 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("convert", folder / "cut.safetensors", folder / "b.pth"), "its header promises 79"),
         WrongCall(("convert", empty, out, "--to", "roibeam"), "no config.json; expected a model's folder"),
         WrongCall(("detector", "train", photos, "--labels", captions), "is not empty and no run of ours"),
+        WrongCall(("detector", "train", out, "--labels", folder / "latin.tsv"), "of COCO, or a list .txt of Visual Ge"),
+        WrongCall(("download", folder / "none.txt", out), "expected a Conceptual Captions .tsv"),
+        WrongCall(("download", folder / "latin.tsv", out), "no row with a caption and a URL; line 1: "),
+        WrongCall(("download", folder / "urls.tsv", photos), "is not empty and holds no download"),
         WrongCall(("store", "info", file), "it is a file; a store is a folder with manifest.json"),
         WrongCall(("store", "copy", store, store / "copy"), "is in the source"),
         WrongCall(("store", "import", captions, out), "this is a COCO file; one of captions goes to --captions"),

@@ -96,10 +96,8 @@ def build_global_feature(spec: str, *, device: str | torch.device = "cpu") -> Gl
         spec: `<network>=<weights>`: a key of `GLOBAL_NETWORKS`, and torchvision's state dict of that network as a file
             in any form that `fetch_weights` takes (its classifier and auxiliary heads may be there or not), or
             `random:<seed>` for tests.
-        device: device of the computation.
     Raises:
         ValueError: for an unknown network, or a file that is not exactly that network's.
-        OSError: if the file cannot be fetched.
     """
     name, equals, weights = spec.partition("=")
     if name not in GLOBAL_NETWORKS or not equals or not weights:

@@ -83,7 +83,6 @@ class RegionProcessor:
         Args:
             photos: a path is decoded as in extraction. A Pillow image is turned by its EXIF tag, like a path under
                 the default conventions. **An array is in B, G, R order**: R, G, B gives wrong features and no error.
-            texts: captions or questions.
         Returns:
             On the CPU (`.to(device)` moves all), B samples of up to L tokens and R regions, padded with zeros:
             input_ids, attention_mask, token_type_ids: (B, L) int64, as the tokenizer makes them;
@@ -181,11 +180,8 @@ def lxmert_regions(records: Sequence[RegionRecord]) -> dict[str, Tensor]:
     """The visual inputs of LXMERT for a batch; see `RegionProcessor.__call__`.
 
     Boxes are divided by the photo's sides as in transformers' research project (modeling_frcnn.py::norm_box), which the
-    published checkpoints were run with.
-
-    Raises:
-        ValueError: for a record without regions. Alone it fails inside the model; in a batch, the text would attend
-            to the padding, and the answer would depend on the other rows of the batch.
+    published checkpoints were run with. Raises ValueError for a record without regions. Alone it fails inside the
+    model; in a batch, the text would attend to the padding, and the answer would depend on the other rows of the batch.
     """
     for record in records:
         if not record.num_regions:

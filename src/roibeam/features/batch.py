@@ -103,7 +103,6 @@ class RegionBatch:
     image; the regions of image i are rows offsets[i] to offsets[i + 1].
 
     Attributes:
-        image_ids: of the images.
         image_hw: (B, 2) int32, height and width of the decoded images in pixels.
         num_regions: (B,) int32.
         offsets: (B + 1,) int64; None in a padded batch.

@@ -94,7 +94,6 @@ class StoreComparison:
     """Two sources compared.
 
     Attributes:
-        left, right: the sides.
         num_common: images compared; `num_only_left`, `num_only_right`: images that one side lacks, with examples.
         num_unreadable: images in both of which one side has no usable record.
         num_other_size: images whose height or width differs.
@@ -106,7 +105,6 @@ class StoreComparison:
         score_error_mean, score_error: mean and largest difference of class scores.
         attribute_score_error, distribution_error, image_feature_error: largest of the images'; None when none was
             compared.
-        notes: what was not compared, and why.
         differences: why the sources are not equal within the tolerances, one sentence each; empty when they are.
         worst: the figures of the worst images, worst first.
     """

@@ -30,12 +30,8 @@ class RecordSource:
     """A store's folder or a feature file of another code base, opened; use it as a context manager.
 
     Args:
-        path: of either.
         name: in place of the path, for a copy of what lies at a URL.
-        store: a store at a URL, opened.
-
     Attributes:
-        name: the path or URL as it was given.
         fingerprint: of the store; for a feature file its feature space is "imported:<format>" and nothing more is
             known.
         presets: names of the conventions and the selection of the store's run, where it records them.
@@ -45,7 +41,6 @@ class RecordSource:
         num_classes: foreground classes of the network, None when unknown.
         bad_entries: reason -> entries of a feature file that `get` met and could not use; a store is whole or an error.
         first_bad_entries: the first 20 of them.
-
     Raises:
         FileNotFoundError, ValueError: when it is neither, or damaged.
     """

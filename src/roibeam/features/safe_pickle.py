@@ -50,12 +50,7 @@ Encoding = Literal["latin1", "bytes"]
 
 
 def load_pickle(path: str | os.PathLike[str], *, encoding: Encoding = "latin1") -> Any:
-    """The plain data of a pickle file; see `loads_pickle`.
-
-    Raises:
-        UnsafePickleError: naming the file.
-        OSError: when the file cannot be read.
-    """
+    """The plain data of a pickle file; see `loads_pickle`. Raises UnsafePickleError naming the file."""
     return loads_pickle(Path(path).read_bytes(), source=str(path), encoding=encoding)
 
 

@@ -150,12 +150,10 @@ class FeatureStore:
         return reader.record_at(row, image_id=image_id, copy=copy, check=check)
 
     def meta(self, image_id: str, *, check: bool = False) -> RegionMeta:
-        """Boxes, classes and scores, without touching the features.
+        """Boxes, classes and scores, without touching the features. Raises KeyError or ValueError as `get`.
 
         Args:
             check: compare them with their checksum.
-        Raises:
-            KeyError, ValueError: as `get`.
         """
         reader, row = self._place(image_id)
         return reader.meta_at(row, check=check)
@@ -265,11 +263,8 @@ class FeatureStore:
 
             cv2.imwrite("cat.png", store.draw("cat", "photos/cat.jpg"))
 
-        A store whose regions have no classes (some imported ones) numbers them instead.
-
-        Raises:
-            KeyError, ValueError, OSError: as `get` and `RegionRecord.draw`.
-        """
+        A store whose regions have no classes (some imported ones) numbers them instead. Raises KeyError, ValueError,
+        OSError as `get` and `RegionRecord.draw`."""
         record = self.get(image_id, copy=False, check=True)  # it is displayed as true
         image_hw = (record.height, record.width)
         turned = self.manifest.config.get("detector", {}).get("conventions", {}).get("exif_orientation")

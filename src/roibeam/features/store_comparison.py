@@ -157,12 +157,7 @@ class ComparisonScope:
         return left is not None and right is not None
 
     def notes(self, *, num_matched: int, num_attribute_pairs: int) -> Iterator[str]:
-        """Notes on what was not compared, and why; at the end, the differences of the feature spaces.
-
-        Args:
-            num_matched: pairs of regions.
-            num_attribute_pairs: those of them whose attributes were compared.
-        """
+        """Notes on what was not compared, and why; at the end, the differences of the feature spaces."""
         left, right = self._left, self._right
         for side, source in (("left", left), ("right", right)):
             if not source.has_classes:

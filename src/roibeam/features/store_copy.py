@@ -87,12 +87,8 @@ class StoreMerge:
         """Every entry in key order, the same ones each time for the same stores.
 
         Afterwards `missing` holds the selected ids that no store has a record or dead letter of, and `dead_letters`
-        counts by reason those that came.
-
-        Raises:
-            ValueError: naming image and stores, when two hold one image with different content, or one holds it twice;
-                naming the file, when an index is damaged.
-        """
+        counts by reason those that came. Raises ValueError naming image and stores, when two hold one image with
+        different content, or one holds it twice; naming the file, when an index is damaged."""
         self.missing = set(self._selected or ())
         self.dead_letters.clear()
         rows: Iterator[_Found] = self._rows()

@@ -240,7 +240,7 @@ class VLBatch:
         **others: Tensor,
     ) -> VLBatch:
         """Texts from a tokenizer beside the regions of their images, from `FeatureStore.get_batch` or a `DataLoader`
-        over a `RegionDataset`.
+        over a `RegionDataset`. Raises ValueError for missing fields, and as `check_values`.
 
         Args:
             tokens: of transformers' tokenizers, padded on the right: `input_ids`, `attention_mask`, and optionally
@@ -249,8 +249,6 @@ class VLBatch:
                 `image_hw`, and `image_ids` where there are some; tensors by name, or a `RegionBatch` of arrays. Or a
                 list of `RegionRecord`s, which are padded.
             others: more fields, such as `text_labels`, `match_labels` or `masked_regions`; by default none is masked.
-        Raises:
-            ValueError: for missing fields, and as `check_values`.
         """
         regions = regions if isinstance(regions, Mapping) else region_tensors(regions)
         if not isinstance(tokens.get("input_ids", _NO_IDS), Tensor):
@@ -339,7 +337,6 @@ class VLBatch:
 
     @property
     def batch_size(self) -> int:
-        """Number of rows."""
         rows = self.row_images if self.row_texts is None else self.row_texts
         return len(self.text_ids) if rows is None else len(rows)
 
@@ -471,7 +468,6 @@ class AttentionMaps:
     task token stands after the first piece. Image axes have the whole image first.
 
     Attributes:
-        text, image: of a stream to itself.
         text_to_image, image_to_text: of one stream (the queries) to the other.
         joint: of one sequence that holds both, in the model's own order.
         joint_text, joint_regions: where in `joint` the text and the regions of the batch begin.
@@ -501,8 +497,6 @@ class VLOutput:
         task_state: (B, H), state of the task token if the model has one.
         pooled: (B, P), one vector for the pair, if the model has a pooler.
         pooled_text, pooled_image: (B, P), one vector for each side, if the model pools each stream by itself.
-        attention: the attention weights, if requested.
-        layer_states: the states of every layer, if requested.
     """
 
     text_states: Tensor

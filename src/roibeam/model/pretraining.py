@@ -39,27 +39,18 @@ class PreTrainingModel(VLPreTrainedModel):
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """Last states; labels and targets in the batch are not read. Attention weights and the states of every layer on
-        request.
-
-        Raises:
-            ValueError: for a text too long or without [CLS], features of another width, or what a model misses.
-        """
+        request. Raises ValueError for a text too long or without [CLS], features of another width, or what a model
+        misses."""
         return cast(Any, self.base_model)(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """Last states of texts without any image, not even a whole one. No paper but VL-BERT's feeds text alone.
-
-        Raises:
-            ValueError: for a batch with regions.
-        """
+        """Last states of texts without any image, not even a whole one. No paper but VL-BERT's feeds text alone. Raises
+        ValueError for a batch with regions."""
         return cast(Any, self.base_model).encode_text(batch, with_attention=with_attention)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`; the total loss is the plain sum of the mean losses.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head.
-        """
+        """Losses and accuracies of the states in `output`; the total loss is the plain sum of the mean losses. Raises
+        ValueError if the batch lacks the targets of a head."""
         raise NotImplementedError
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
@@ -138,13 +129,11 @@ class ViLbertStyleModel(PreTrainingModel):
     def add_region_loss(
         self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRI: Tensor
     ) -> None:
-        """Adds the loss of masked regions."""
         predicted = self.needed(batch, "region_target_mask")
         loss = cast(Any, self.config).region_loss
         terms.masked_regions(head, states_BRI, batch.targets_of(predicted), predicted, loss=loss)
 
     def add_match_loss(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
-        """Adds the loss of the match head."""
         if self.match_head is not None:
             match = self.needed(batch, "match_labels")
             terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)

@@ -82,21 +82,15 @@ def phrase_states(output: VLOutput, phrase_positions: Tensor) -> Tensor:
 
 def by_choice(scores: Tensor, num_choices: int) -> Tensor:
     """(B / num_choices, num_choices) from (B,) or (B, 1): the rows of one question follow each other (VCR, retrieval).
-
-    Raises:
-        ValueError: if rows are left over.
-    """
+    Raises ValueError if rows are left over."""
     if scores.numel() % num_choices:
         raise ValueError(f"{scores.numel()} rows are no questions with {num_choices} choices each")
     return scores.reshape(-1, num_choices)
 
 
 def join_row_pairs(summaries: Tensor) -> Tensor:
-    """(B / 2, 2 W): rows 2i and 2i + 1 are one statement with each of its two images (NLVR2).
-
-    Raises:
-        ValueError: for an odd number of rows.
-    """
+    """(B / 2, 2 W): rows 2i and 2i + 1 are one statement with each of its two images (NLVR2). Raises ValueError for an
+    odd number of rows."""
     if len(summaries) % 2:
         raise ValueError(f"{len(summaries)} rows are no pairs of images; rows 2i and 2i + 1 go together")
     return summaries.reshape(-1, 2 * summaries.shape[1])
@@ -341,7 +335,6 @@ class ScoredModel(nn.Module):
 
     @property
     def config(self) -> BertSizes:
-        """Config of the model."""
         return self.model.config
 
     def activation_checkpointing_enable(self) -> None:
@@ -351,10 +344,7 @@ class ScoredModel(nn.Module):
 
 class TaskModel(ScoredModel):
     """A model and the head of one task; one folder holds both: the model's own files, and the head's in `task_head`.
-
-    Raises:
-        ValueError: if the head was made for a model of other widths, or reads an output that this one lacks.
-    """
+    Raises ValueError if the head was made for a model of other widths, or reads an output that this one lacks."""
 
     def __init__(self, model: PreTrainingModel, head: TaskHead) -> None:
         super().__init__()
@@ -363,7 +353,6 @@ class TaskModel(ScoredModel):
         self.head = head
 
     def forward(self, batch: VLBatch) -> Tensor:
-        """Output of the head."""
         return self.head(batch, self.model.encode(self.head.needed_input(batch)))
 
     def save(self, folder: str | Path) -> None:
@@ -410,16 +399,12 @@ class TextTaskModel(TaskModel):
     """A `TaskModel` for texts without an image (GLUE)."""
 
     def forward(self, batch: VLBatch) -> Tensor:
-        """Output of the head."""
         return self.head(batch, self.model.encode_text(self.head.needed_input(batch)))
 
 
 def load_task_head(folder: str | Path) -> TaskHead:
-    """The head that `TaskModel.save` wrote into a model's folder.
-
-    Raises:
-        ValueError: if there is none, or one of an unknown kind.
-    """
+    """The head that `TaskModel.save` wrote into a model's folder. Raises ValueError if there is none, or one of an
+    unknown kind."""
     config_file = Path(folder) / HEAD_FOLDER / "config.json"
     if not config_file.is_file():
         raise ValueError(f"{folder} holds no task head: there is no {config_file}")

@@ -46,6 +46,10 @@ class Arrays:
     def names(self) -> list[str]:
         return list(self._arrays)
 
+    def below(self, folder: str) -> list[str]:
+        """Names below "out/" and the like, without it."""
+        return [name.removeprefix(folder) for name in self.names if name.startswith(folder)]
+
     @property
     def unread(self) -> list[str]:
         """Arrays that were not read, in the file's order."""
@@ -71,22 +75,20 @@ class Arrays:
             raise ArrayError(name, f"has shape {array.shape}, expected ({wanted})")
         return array
 
-    def take_json_object(self, name: str) -> dict[str, Any]:
-        """The JSON object in an array that holds one text.
+    def text(self, name: str) -> str:
+        """Raises ArrayError for an array that is not one text."""
+        array = self.take(name)
+        if array.dtype.kind != "U" or array.ndim:
+            raise ArrayError(name, f"has shape {array.shape} and holds {array.dtype}, expected one text")
+        return str(array)
 
-        Raises:
-            ArrayError: when there is no such array, or no JSON object in it.
-        """
-        text = self.take(name)
-        if text.dtype.kind != "U" or text.ndim:
-            raise ArrayError(name, f"has shape {text.shape} and holds {text.dtype}, expected one text")
+    def json(self, name: str) -> Any:
+        """Raises ArrayError for a text that is no JSON."""
+        text = self.text(name)
         try:
-            content = json.loads(str(text))
+            return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ArrayError(name, f"is no JSON: {_one_line(error)}") from None
-        if not isinstance(content, dict):
-            raise ArrayError(name, f"holds a {type(content).__name__}, expected an object of names and values")
-        return content
 
     def take_finite(self, name: str, *shape: int | None) -> np.ndarray:
         """As `take`, and every number finite: for what a network is fed with."""
@@ -138,6 +140,11 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarra
 def read_case_json(path: Path, *, parse_float: Callable[[str], float] = float) -> dict[str, Any]:
     """The JSON object in a file of a case; ValueError, one line, when there is none, or the file is over 16 MiB."""
     return read_json_object(path, max_bytes=MAX_JSON_BYTES, parse_float=parse_float)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a JSON text is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _one_line(error: BaseException) -> str:

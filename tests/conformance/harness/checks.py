@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -22,70 +23,42 @@ _STEPS = (1, 4, 16, 64, 128)  # strides at which reference arrays are thinned ou
 
 @dataclass(frozen=True)
 class Check:
-    """What one array of a case says.
+    """What one array of a case says."""
 
-    Attributes:
-        array: its name in the file.
-        error: largest error, in the unit of the tolerance; infinity where nothing could be compared.
-        tolerance: largest error allowed.
-        rule: what error and tolerance mean, a few words.
-        passed: the verdict. Not always `error <= tolerance`: see `near`.
-        note: what a person needs to understand a miss, or "".
-    """
-
-    array: str
-    error: float
-    tolerance: float
-    rule: str
-    passed: bool
-    note: str = ""
+    array: str  # its name in the file
+    error: float  # largest error, in the unit of the tolerance; infinity where nothing could be compared
+    tolerance: float  # largest error allowed
+    rule: str  # what error and tolerance mean, a few words
+    passed: bool  # the verdict. Not always `error <= tolerance`: see `near`.
+    note: str = ""  # what a person needs to understand a miss, or ""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One file of a family's folder that holds something to reproduce.
+    """One file of a family's folder that holds something to reproduce."""
 
-    Attributes:
-        file: its name in the folder.
-        run: computes and compares; raises ValueError or OSError when the file cannot be used.
-        lacks: what it needs and this machine does not have, two words such as "photo missing"; it cannot be run then.
-    """
-
-    file: str
+    file: str  # its name in the folder
+    # Computes and compares; raises ValueError or OSError when the file cannot be used
     run: Callable[[], Iterable[Check]]
+    # What it needs and this machine does not have, two words such as "photo missing"; it cannot be run then
     lacks: str = ""
-
-    @property
-    def name(self) -> str:
-        """The file name without its extension: the kind of case."""
-        return Path(self.file).stem
 
 
 @dataclass(frozen=True)
 class OpenFolder:
-    """What a family made of its folder.
+    """What a family made of its folder."""
 
-    Attributes:
-        cases: in the order they are best run in.
-        inputs: names of the files that cases read (photos, options). Any other file is an unknown case.
-    """
-
-    cases: tuple[Case, ...]
-    inputs: frozenset[str]
+    cases: tuple[Case, ...]  # in the order they are best run in
+    inputs: frozenset[str]  # names of the files that cases read (photos, options). Any other file is an unknown case.
 
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of reference folder; each lives in a module of its own.
+    """One kind of reference folder; each lives in a module of its own."""
 
-    Attributes:
-        name: of the folder.
-        recognises: whether a folder of another name is laid out like this family's.
-        open_folder: reads the options and lists the cases; raises ValueError or OSError when they make no sense.
-    """
-
-    name: str
-    recognises: Callable[[Path], bool]
+    name: str  # of the folder
+    recognises: Callable[[Path], bool]  # whether a folder of another name is laid out like this family's
+    # Reads the options and lists the cases; raises ValueError or OSError when they make no sense
     open_folder: Callable[[Path], OpenFolder]
 
 
@@ -115,13 +88,8 @@ def near(array: str, got: object, want: np.ndarray, closeness: Closeness) -> Che
 
     The error shown is max |ours - theirs| / max |theirs|; it may pass `max_rel` where `rtol` allows it.
     """
-
-    def measure(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        largest, distance = float(np.abs(theirs).max()), np.abs(ours - theirs)
-        fits = distance <= closeness.max_rel * largest + closeness.rtol * np.abs(theirs)
-        return distance / (largest or 1.0), fits
-
-    check = _by_element(array, got, want, measure, closeness.max_rel, "of max|reference|")
+    unit = np.abs(_numbers(want)).max(initial=0.0)
+    check = _by_element(array, got, want, unit, closeness.max_rel, "of max|reference|", rtol=closeness.rtol)
     if check.passed and check.error > closeness.max_rel:
         return dataclasses.replace(check, note=f"within the relative {closeness.rtol:g}")
     return check
@@ -132,12 +100,7 @@ def close(array: str, got: object, want: np.ndarray, closeness: Allclose) -> Che
 
     The error shown is the largest |ours - theirs| / (1 + |theirs|).
     """
-
-    def measure(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        error = np.abs(ours - theirs) / (1 + np.abs(theirs))
-        return error, error <= closeness.allowed
-
-    return _by_element(array, got, want, measure, closeness.allowed, "of 1 + |reference|")
+    return _by_element(array, got, want, 1 + np.abs(_numbers(want)), closeness.allowed, "of 1 + |reference|")
 
 
 def apart(array: str, got: object, want: np.ndarray, allowed: float, where: np.ndarray | None = None) -> Check:
@@ -146,27 +109,25 @@ def apart(array: str, got: object, want: np.ndarray, allowed: float, where: np.n
     Args:
         where: of the first axes of both, True where the numbers mean something; None for everywhere.
     """
-
-    def measure(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        distance = np.abs(ours - theirs)
-        return distance, distance <= allowed
-
-    return _by_element(array, got, want, measure, allowed, "absolute", where)
-
-
-# Ours and theirs, float64 -> the error of each element, and whether it fits; a NaN on either side does not.
-Measure = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    return _by_element(array, got, want, 1.0, allowed, "absolute", where=where)
 
 
 def _by_element(
     array: str,
     got: object,
     want: np.ndarray,
-    measure: Measure,
+    unit: Any,
     tolerance: float,
     rule: str,
+    *,
+    rtol: float = 0.0,
     where: np.ndarray | None = None,
 ) -> Check:
+    """|ours - theirs| <= tolerance * unit + rtol * |theirs|, in float64; a NaN on either side is a miss.
+
+    Args:
+        unit: of the error shown; one number, or one for each element; where it is 0, the error is absolute.
+    """
     ours, theirs = _numbers(got), _numbers(want)
     if ours.shape != theirs.shape:
         return failed(array, _shapes(ours, theirs))
@@ -176,8 +137,9 @@ def _by_element(
         ours, theirs = ours[where], theirs[where]
     if not ours.size:
         return within(array, 0.0, tolerance, rule, "no element")
-    errors, fits = measure(ours, theirs)
-    misses, note = ~fits, ""
+    distance = np.abs(ours - theirs)
+    errors, misses = distance / np.where(unit, unit, 1.0), ~(distance <= tolerance * unit + rtol * np.abs(theirs))
+    note = ""
     if misses.any():
         note = f"{int(misses.sum())} of {misses.size} miss, first at {_first(misses)}: {_values(ours, theirs, misses)}"
     return Check(array, float(errors.max()), tolerance, rule, not misses.any(), note)
@@ -208,10 +170,10 @@ def unread(arrays: Arrays, inputs: tuple[str, ...] = ()) -> Iterator[Check]:
             yield failed(name, "unknown array: nothing was compared with it")
 
 
-def guarded(array: str, checks: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+def guarded(array: str, checks: Callable[..., Iterable[Check]], *given: Any) -> Iterator[Check]:
     """The checks of one group; what cannot be read or computed becomes a miss named `array`, and other groups run."""
     try:
-        yield from checks()
+        yield from checks(*given)
     except (ValueError, OSError) as error:
         yield failed(error.array if isinstance(error, ArrayError) else array, str(error))
 

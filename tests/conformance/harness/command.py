@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{result.name}: {_verdict(result)}")
     passed = all(result.passed or result.not_run for result in results)
     if words.json:
-        print(json_line({"folder": str(folder), "passed": passed, "cases": [_plain(r) for r in results]}))
+        print(json_line({"folder": str(folder), "passed": passed, "cases": list(map(_plain, results))}))
     else:
         print(_summary(folder, results))
     return 0 if passed else 1
@@ -90,16 +91,8 @@ def _plain(result: CaseResult) -> dict[str, Any]:
         "passed": result.passed,
         "seconds": round(result.seconds, 3),
         "not_run": result.not_run,
+        # JSON knows no infinity; null means that nothing could be compared.
         "checks": [
-            {
-                "array": check.array,
-                # JSON knows no infinity; null means that nothing could be compared.
-                "error": check.error if math.isfinite(check.error) else None,
-                "tolerance": check.tolerance,
-                "rule": check.rule,
-                "passed": check.passed,
-                "note": check.note,
-            }
-            for check in result.checks
+            asdict(check) | {"error": check.error if math.isfinite(check.error) else None} for check in result.checks
         ],
     }

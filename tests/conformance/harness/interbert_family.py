@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.case_files import ArrayError
 from harness.checks import Check
-from harness.model_case import ModelArrays, check_sizes, constant, model_family
+from harness.model_case import ModelArrays, check_sizes, model_family
 from harness.two_stream_case import batch_checks, batch_outputs, mask_checks, read_batch
 from roibeam.model.common.losses import binary_cross_entropy
 from roibeam.model.common.masking import regions_around
@@ -26,7 +26,11 @@ from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 
 
 def _run(arrays: ModelArrays) -> Iterable[Check]:
-    return _group_checks(arrays) if "rule" in arrays.options else _model_checks(arrays)
+    if "rule" not in arrays.options:
+        return _model_checks(arrays)
+    for prefix in sorted({name.split(".", 1)[0] for name in arrays.below("in/")}):
+        _check_padding(arrays, prefix)
+    return mask_checks(arrays, "boxes_pixel", _mask_groups)
 
 
 INTERBERT_FAMILY = model_family("interbert", ("in/multimodal_mask", "out/0.masked_set"), _run)
@@ -45,20 +49,20 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     with computing_padding():
         padded = model.encode(batch)
     outputs, losses = batch_outputs(arrays, model, batch, output, padded, padded.text_states)
-    if any(name.startswith("attention_single_stream.") for name in arrays.names("out/")):
+    if any(name.startswith("attention_single_stream.") for name in arrays.below("out/")):
         with torch.no_grad(), computing_padding():
             maps = model.encode(batch, with_attention=True).attention
         assert maps is not None
-        outputs |= {f"attention_single_stream.{layer}": constant(found) for layer, found in enumerate(maps.joint)}
+        outputs |= {f"attention_single_stream.{layer}": found for layer, found in enumerate(maps.joint)}
     if isinstance(model, InterBertForTasks):
-        outputs["vil_prediction"] = constant(model.answers(output))
+        outputs["vil_prediction"] = model.answers(output)
         if "in/retrieval_target" in arrays:
             random = arrays.whole("in/retrieval_target", 0, 2, rows)  # 0 = match, as everywhere in the release
             every = torch.ones_like(random, dtype=torch.bool)
             odds = model.match_log_odds(output)
             assert odds is not None
             term = binary_cross_entropy(odds, 1.0 - random, every)
-            losses["retrieval_loss"] = constant(term.mean)
+            losses["retrieval_loss"] = term.mean
     yield from batch_checks(arrays, model, outputs, losses, our_name)
 
 
@@ -75,17 +79,10 @@ def build_interbert(
     return build_model(lambda: make(config), cast(state)), table.internal
 
 
-def _group_checks(arrays: ModelArrays) -> Iterator[Check]:
-    """Regions hidden in groups by the release's rule."""
-    for prefix in sorted({name.split(".", 1)[0] for name in arrays.names("in/")}):
-        _check_padding(arrays, prefix)
-    yield from mask_checks(arrays, "boxes_pixel", _mask_groups)
-
-
 def _mask_groups(
     boxes: np.ndarray, anchors: np.ndarray, features: Tensor, threshold: float
 ) -> tuple[Mapping[str, Tensor], Mapping[str, np.ndarray]]:
-    """`features`: padded."""
+    """Regions hidden in groups by the release's rule; `features` are padded."""
     count = len(boxes)
     masked = regions_around(boxes, anchors, threshold=threshold, at_threshold=True)
     predicted = masked | ~features[:count].numpy().any(axis=1)
@@ -100,13 +97,13 @@ def _mask_groups(
 def _check_padding(arrays: ModelArrays, prefix: str) -> None:
     """A file says the same thing twice: boxes in pixels, and normalised with zeros after them. Refuses one that
     differs."""
-    boxes = arrays.arrays.take_finite(f"in/{prefix}.boxes_pixel", None, 4)
+    boxes = arrays.take_finite(f"in/{prefix}.boxes_pixel", None, 4)
     slots = len(arrays.floats(f"in/{prefix}.features", None, None))
     count = int(arrays.whole(f"in/{prefix}.num_boxes", 0, slots + 1))
     if count != len(boxes):
         raise ArrayError(f"in/{prefix}.num_boxes", f"is {count}, but there are {len(boxes)} boxes")
-    width, height = arrays.arrays.take_finite(f"in/{prefix}.width_height", 2)
-    locations = arrays.arrays.take_finite(f"in/{prefix}.image_loc", slots, 5)
+    width, height = arrays.take_finite(f"in/{prefix}.width_height", 2)
+    locations = arrays.take_finite(f"in/{prefix}.image_loc", slots, 5)
     if min(width, height) <= 0 or not np.allclose(
         locations[:count, :4] * [width, height, width, height], boxes, rtol=1e-4, atol=1e-3
     ):

@@ -18,17 +18,19 @@ from torch import Tensor, nn
 from harness.case_files import ArrayError, Arrays
 from harness.checks import Case, Check, Family, OpenFolder, close, failed, numpy_of, unread, within
 from harness.tolerances import MODELS
+from roibeam.model.inputs import VLBatch
 
 CONFIG = "config"
 GRADIENT_NORM = "out/grad_norm_total"
 GRADIENT_ROWS = 4  # what a reference keeps of a matrix
 MAX_OPTION = 1 << 24  # no size in a case's options passes it; a model this wide could not be held
 
-Outputs = dict[str, Callable[[], Tensor]]  # by official name, computed when asked for
+Output = Tensor | None | Callable[[], Tensor]  # there already, not given by this model, or computed when asked for
+Outputs = dict[str, Output]  # by official name
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
-class ModelArrays:
+class ModelArrays(Arrays):
     """The arrays of one case, as tensors, with their ranges checked: torch would crash on a wrong index.
 
     Args:
@@ -36,26 +38,21 @@ class ModelArrays:
     """
 
     def __init__(self, path: Path, config: str = CONFIG) -> None:
-        self.arrays = Arrays(path)
-        self.options = self.arrays.take_json_object(config)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.arrays
-
-    def names(self, folder: str) -> list[str]:
-        """Names below "out/" and the like, without it."""
-        return [name.removeprefix(folder) for name in self.arrays.names if name.startswith(folder)]
+        super().__init__(path)
+        self.options: dict[str, Any] = self.json(config)
+        if not isinstance(self.options, dict):
+            raise ArrayError(config, f"holds a {type(self.options).__name__}, expected an object of names and values")
 
     def parameters(self) -> dict[str, Tensor]:
         """float32, by official name."""
-        return {name: self.floats(f"param/{name}") for name in self.names("param/")}
+        return {name: self.floats(f"param/{name}") for name in self.below("param/")}
 
     def floats(self, name: str, *shape: int | None) -> Tensor:
-        return torch.from_numpy(np.array(self.arrays.take_finite(name, *shape), dtype=np.float32))
+        return torch.from_numpy(np.array(self.take_finite(name, *shape), dtype=np.float32))
 
     def whole(self, name: str, low: int, high: int, *shape: int | None) -> Tensor:
         """int64, low <= number < high."""
-        array = self.arrays.take(name, *shape)
+        array = self.take(name, *shape)
         if array.dtype.kind not in "biu" or (array.size and (array.min() < low or array.max() >= high)):
             raise ArrayError(name, f"must hold whole numbers from {low} to {high - 1}")
         return torch.from_numpy(array.astype(np.int64))
@@ -65,23 +62,17 @@ class ModelArrays:
         return self.whole(name, 0, 2, *shape).bool()
 
 
-def constant(tensor: Tensor | None) -> Callable[[], Tensor]:
-    """An output that is there already; asking for one that the model does not give is an error."""
-
-    def output() -> Tensor:
-        if tensor is None:
-            raise ValueError("this model gives no such output")
-        return tensor
-
-    return output
+def computed(output: Output) -> Tensor:
+    """Raises ValueError for one that the model does not give."""
+    tensor = output() if callable(output) else output
+    if tensor is None:
+        raise ValueError("this model gives no such output")
+    return tensor
 
 
 def check_sizes(options: Mapping[str, Any], num_parameters: int) -> None:
-    """Refuses options that would fill the memory before any parameter is looked at.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Refuses options that would fill the memory before any parameter is looked at. Raises ValueError naming the
+    option."""
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int):
             continue
@@ -92,29 +83,29 @@ def check_sizes(options: Mapping[str, Any], num_parameters: int) -> None:
 
 def output_checks(arrays: ModelArrays, outputs: Outputs) -> Iterator[Check]:
     """Every "out/" array but the gradient norm against the output of that name."""
-    for name in arrays.names("out/"):
+    for name in arrays.below("out/"):
         full = f"out/{name}"
         if full == GRADIENT_NORM:
             continue
-        want = arrays.arrays.take(full)
+        want = arrays.take(full)
         if name not in outputs:
             yield failed(full, "unknown output: nothing was compared with it")
             continue
-        yield close(full, numpy_of(outputs[name]()), want, MODELS.values)
+        yield close(full, numpy_of(computed(outputs[name])), want, MODELS.values)
 
 
 def gradient_checks(
-    arrays: ModelArrays, model: nn.Module, total: Callable[[], Tensor], our_name: Callable[[str], str]
+    arrays: ModelArrays, model: nn.Module, total: Output, our_name: Callable[[str], str]
 ) -> Iterator[Check]:
     """Every "grad/" array, and the norm of all gradients, of the loss `total`."""
-    names = arrays.names("grad/")
+    names = arrays.below("grad/")
     if not names and GRADIENT_NORM not in arrays:
         return
     model.zero_grad()
-    total().backward()
+    computed(total).backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     for name in names:
-        want = arrays.arrays.take(f"grad/{name}")
+        want = arrays.take(f"grad/{name}")
         gradient = gradients.get(our_name(name))
         if gradient is None:
             yield failed(f"grad/{name}", "no gradient of ours reaches this parameter")
@@ -123,9 +114,31 @@ def gradient_checks(
             f"grad/{name}", numpy_of(gradient[:GRADIENT_ROWS] if gradient.ndim > 1 else gradient), want, MODELS.values
         )
     if GRADIENT_NORM in arrays:
-        norm = float(arrays.arrays.take_finite(GRADIENT_NORM))
+        norm = float(arrays.take_finite(GRADIENT_NORM))
         ours = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
         yield within(GRADIENT_NORM, abs(ours - norm) / abs(norm or 1.0), MODELS.gradient_norm, "relative")
+
+
+def batch_of(text: tuple[Tensor, ...], image: tuple[Tensor, ...], image_hw: Tensor, **more: Any) -> VLBatch:
+    """A batch whose regions stand behind the whole image, none of them masked.
+
+    Args:
+        text: ids, mask and segments.
+        image: features, boxes (more columns are left out) and mask of all elements.
+        more: further fields.
+    """
+    (ids, text_mask, segments), (features, boxes, mask) = text, image
+    return VLBatch(
+        text_ids=ids,
+        text_mask=text_mask,
+        text_segments=segments,
+        region_features=features[:, 1:],
+        region_boxes=boxes[:, 1:, :4],
+        region_mask=mask[:, 1:],
+        image_hw=image_hw,
+        whole_image_features=features[:, 0],
+        **{"masked_regions": torch.zeros_like(mask[:, 1:]), **more},
+    )
 
 
 def model_family(
@@ -142,7 +155,7 @@ def model_family(
     def checks(path: Path) -> Iterator[Check]:
         arrays = ModelArrays(path, config)
         yield from run(arrays)
-        yield from unread(arrays.arrays)
+        yield from unread(arrays)
 
     return npz_family(name, checks, lambda names: any(each.startswith(marks) for each in names))
 

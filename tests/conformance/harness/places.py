@@ -10,11 +10,7 @@ CLONE = Path(__file__).resolve().parents[3]
 
 
 def default_folder() -> Path:
-    """tests/goldens of the clone.
-
-    Raises:
-        ValueError: this is no clone; one line says where the arrays are.
-    """
+    """tests/goldens of the clone. Raises ValueError where this is none, one line that says where the arrays are."""
     folder = CLONE / "tests" / "goldens"
     if not folder.is_dir():
         raise ValueError(

@@ -11,7 +11,7 @@ whose photos are not on this machine is listed as not run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -31,8 +31,6 @@ from harness.visualbert_family import VISUALBERT_FAMILY
 from harness.vlbert.family import VLBERT_FAMILY
 from roibeam.pipelines.common.console.progress import Progress, Unit
 
-CASES = Unit("case", "cases")
-
 # A new family is one module and one line here.
 FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
     {
@@ -48,20 +46,13 @@ FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case and what its arrays said.
+    """One case and what its arrays said."""
 
-    Attributes:
-        name: <family>/<case>.
-        known: whether a family knows the file; an unknown one has one failed check that says so.
-        seconds: it took.
-        not_run: why it could not be run here, such as "photo missing"; then it has no checks and did not pass.
-    """
-
-    name: str
-    known: bool
+    name: str  # <family>/<case>
+    known: bool  # whether a family knows the file; an unknown one has one failed check that says so
     checks: tuple[Check, ...]
-    seconds: float
-    not_run: str = ""
+    seconds: float  # it took
+    not_run: str = ""  # why it could not be run here, such as "photo missing"; then it has no checks and did not pass
 
     @property
     def passed(self) -> bool:
@@ -100,7 +91,7 @@ def run_conformance(folder: Path, only: str | None = None) -> Iterator[CaseResul
             if planned
             else f"{folder} holds no case; expected <family>/<case>.npz, families: {', '.join(FAMILIES)}"
         )
-    with Progress("comparing", len(chosen), CASES) as progress:
+    with Progress("comparing", len(chosen), Unit("case", "cases")) as progress:
         for case in chosen:
             progress.note(case.name)
             result = _run(case)
@@ -120,7 +111,9 @@ def plan_cases(folder: Path) -> list[PlannedCase]:
     for inner in _visible(folder):
         if inner.is_dir():
             known = FAMILIES.get(inner.name)
-            planned.extend(_plan_family(inner, known) if known else _unknown_family(inner))
+            why = f"no family {inner.name!r}; known: {', '.join(FAMILIES)}"
+            unknown = (PlannedCase(inner.name, path.name, None, why) for path in _visible(inner))
+            planned.extend(_plan_family(inner, known) if known else unknown)
     return planned
 
 
@@ -147,11 +140,6 @@ def _plan_family(folder: Path, family: Family) -> Iterator[PlannedCase]:
             yield PlannedCase(family.name, path.name, None, why)
 
 
-def _unknown_family(folder: Path) -> Iterator[PlannedCase]:
-    for path in _visible(folder):
-        yield PlannedCase(folder.name, path.name, None, f"no family {folder.name!r}; known: {', '.join(FAMILIES)}")
-
-
 def _visible(folder: Path) -> list[Path]:
     """What lies in a folder, by name, without documentation and hidden files."""
     return sorted(path for path in folder.iterdir() if path.suffix != ".md" and not path.name.startswith("."))
@@ -166,17 +154,9 @@ def _run(planned: PlannedCase) -> CaseResult:
         checks.append(failed(planned.file, f"unknown case: {planned.why}"))
     else:
         try:
-            checks.extend(_nonempty(planned.case.run(), planned.file))
+            checks.extend(planned.case.run())
+            if not checks:  # a case that compares nothing proves nothing
+                checks.append(failed(planned.file, "nothing in it was compared"))
         except (ValueError, OSError) as error:
             checks.append(failed(planned.file, str(error)))
     return CaseResult(planned.name, planned.case is not None, tuple(checks), time.monotonic() - started)
-
-
-def _nonempty(checks: Iterable[Check], file: str) -> Iterator[Check]:
-    """A case that compares nothing proves nothing."""
-    compared = False
-    for check in checks:
-        compared = True
-        yield check
-    if not compared:
-        yield failed(file, "nothing in it was compared")

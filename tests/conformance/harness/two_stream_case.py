@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.checks import Check, close, equal, failed
-from harness.model_case import ModelArrays, Outputs, constant, gradient_checks, output_checks
+from harness.model_case import ModelArrays, Outputs, batch_of, computed, gradient_checks, output_checks
 from harness.tolerances import MODELS
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
@@ -67,19 +67,11 @@ def read_batch(arrays: ModelArrays, config: ViLbertConfig | InterBertConfig, *, 
     if "in/next_sentence_label" in arrays:
         random = arrays.whole("in/next_sentence_label", -1, 2, rows)
         labels["match_labels"] = torch.where(random == -1, IGNORE_INDEX, 1 - random)  # 0 = match there
-    return VLBatch(
-        text_ids=ids.expand(rows, -1),
-        text_mask=arrays.mask("in/attention_mask", *captions).expand(rows, -1),
-        text_segments=arrays.whole("in/token_type_ids", 0, config.num_segments, *captions).expand(rows, -1),
-        region_features=features[:, 1:],
-        region_boxes=locations[:, 1:, :4],
-        region_mask=mask[:, 1:],
-        image_hw=torch.ones(rows, 2),
-        masked_regions=torch.zeros_like(mask[:, 1:]),
-        whole_image_features=features[:, 0],
-        task_ids=tasks,
-        **labels,
-    )
+    text_mask = arrays.mask("in/attention_mask", *captions)
+    segments = arrays.whole("in/token_type_ids", 0, config.num_segments, *captions)
+    ids, text_mask, segments = (part.expand(rows, -1) for part in (ids, text_mask, segments))
+    image = features, locations, mask
+    return batch_of((ids, text_mask, segments), image, torch.ones(rows, 2), task_ids=tasks, **labels)
 
 
 def with_img(whole: Tensor | None, regions: Tensor | None) -> Tensor:
@@ -91,7 +83,7 @@ def with_img(whole: Tensor | None, regions: Tensor | None) -> Tensor:
 
 def choice_loss(arrays: ModelArrays, scores_B: Tensor) -> Tensor:
     """Cross-entropy of "in/choice_target" (questions,) with the scores of each question's rows."""
-    rows, questions = len(scores_B), len(arrays.arrays.take("in/choice_target", None))
+    rows, questions = len(scores_B), len(arrays.take("in/choice_target", None))
     if not questions or rows % questions:
         raise ValueError(f"in/choice_target has {questions} questions for {rows} rows of choices")
     return F.cross_entropy(
@@ -114,31 +106,31 @@ def batch_outputs(
         words: states of the text in `padded`, as the reference has them.
     """
     logits = model.logits(padded)
-    regions = constant(with_img(logits.whole_image, logits.regions))
-    word_logits = constant(model.word_logits(words))
+    regions = with_img(logits.whole_image, logits.regions)
+    word_logits = model.word_logits(words)
     outputs: Outputs = {
-        "sequence_output_t": constant(words),
-        "sequence_output_v": constant(with_img(padded.whole_image_state, padded.region_states)),
-        "pooled_output_t": constant(output.pooled_text),
-        "pooled_output_v": constant(output.pooled_image),
+        "sequence_output_t": words,
+        "sequence_output_v": with_img(padded.whole_image_state, padded.region_states),
+        "pooled_output_t": output.pooled_text,
+        "pooled_output_v": output.pooled_image,
         "prediction_scores_t": word_logits,
         "linguisic_prediction": word_logits,
         "prediction_scores_v": regions,
         "vision_prediction": regions,
-        "seq_relationship_score": constant(logits.match),
-        "vil_binary_prediction": constant(logits.match),
+        "seq_relationship_score": logits.match,
+        "vil_binary_prediction": logits.match,
     }
     losses: Outputs = {}
     if any(f"out/{name}" in arrays for name in PRETRAINING_LOSSES):
         scored = model.score(batch, output).losses
-        losses = {name: constant(scored[internal].mean) for name, internal in PRETRAINING_LOSSES.items()}
-        outputs["total_loss"] = constant(torch.stack([term.mean for term in scored.values()]).sum())
+        losses = {name: scored[internal].mean for name, internal in PRETRAINING_LOSSES.items()}
+        outputs["total_loss"] = torch.stack([term.mean for term in scored.values()]).sum()
     if isinstance(model, InterBertForTasks | ViLbertWithScores):
         pairs = model.score_pairs(output)
         outputs |= {
-            "vil_logit": constant(pairs[:, None]),
-            "vision_logit": constant(model.score_regions(batch, padded)[..., None]),
-            "linguisic_logit": constant(model.score_words(words)[..., None]),
+            "vil_logit": pairs[:, None],
+            "vision_logit": model.score_regions(batch, padded)[..., None],
+            "linguisic_logit": model.score_words(words)[..., None],
         }
         if "in/choice_target" in arrays:
             losses["choice_loss"] = lambda: choice_loss(arrays, pairs)
@@ -156,7 +148,9 @@ def batch_checks(
     yield from output_checks(arrays, outputs | losses)
     wanted = [loss for name, loss in losses.items() if f"out/{name}" in arrays]
     if wanted:
-        yield from gradient_checks(arrays, model, lambda: torch.stack([loss() for loss in wanted]).sum(), our_name)
+        yield from gradient_checks(
+            arrays, model, lambda: torch.stack([computed(loss) for loss in wanted]).sum(), our_name
+        )
 
 
 def mask_checks(arrays: ModelArrays, boxes_name: str, rule: MaskRule) -> Iterator[Check]:
@@ -165,14 +159,14 @@ def mask_checks(arrays: ModelArrays, boxes_name: str, rule: MaskRule) -> Iterato
     if not isinstance(threshold, float) or not 0 <= threshold <= 1:
         yield failed("config", f"threshold is {threshold!r}; expected a number from 0 to 1")
         return
-    for prefix in sorted({name.split(".", 1)[0] for name in arrays.names("in/")}):
-        boxes = arrays.arrays.take_finite(f"in/{prefix}.{boxes_name}", None, 4)
+    for prefix in sorted({name.split(".", 1)[0] for name in arrays.below("in/")}):
+        boxes = arrays.take_finite(f"in/{prefix}.{boxes_name}", None, 4)
         anchors = np.zeros(len(boxes), bool)
         anchors[arrays.whole(f"in/{prefix}.anchors", 0, len(boxes), None).numpy()] = True
         features = arrays.floats(f"in/{prefix}.features", None, None)
         values, marks = rule(boxes, anchors, features, threshold)
         for name, got in {"iou": overlaps_with_inclusive_sides(boxes), **values}.items():
-            yield close(f"out/{prefix}.{name}", got, arrays.arrays.take(f"out/{prefix}.{name}"), MODELS.values)
+            yield close(f"out/{prefix}.{name}", got, arrays.take(f"out/{prefix}.{name}"), MODELS.values)
         for name, found in marks.items():
-            want = arrays.arrays.take(f"out/{prefix}.{name}")
+            want = arrays.take(f"out/{prefix}.{name}")
             yield equal(f"out/{prefix}.{name}", found.astype(np.int64), want)

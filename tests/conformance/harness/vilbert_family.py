@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from harness.checks import Check
-from harness.model_case import ModelArrays, Outputs, check_sizes, constant, model_family
+from harness.model_case import ModelArrays, Outputs, check_sizes, model_family
 from harness.two_stream_case import batch_checks, batch_outputs, mask_checks, read_batch
 from roibeam.model.common.masking import mask_overlapping_regions
 from roibeam.model.common.regions import mean_feature
@@ -43,7 +43,7 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     )
     config = model.config
     if "in/co_attention_mask" in arrays:
-        arrays.arrays.take("in/co_attention_mask")  # the releases take it and never apply it
+        arrays.take("in/co_attention_mask")  # the releases take it and never apply it
     batch = read_batch(arrays, config, num_task_tokens=config.num_task_tokens)
     output = _encode(arrays, model, batch)
     with computing_padding():
@@ -53,20 +53,20 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
         words = torch.cat([words[:, :1], padded.task_state[:, None], words[:, 1:]], dim=1)
     outputs, losses = batch_outputs(arrays, model, batch, output, padded, words)
     log_odds = model.match_log_odds(output)
-    outputs["match_score"] = constant(None if log_odds is None else log_odds.sigmoid())
-    if any(name.startswith(("attention_", "co_attention.")) for name in arrays.names("out/")):
+    outputs["match_score"] = None if log_odds is None else log_odds.sigmoid()
+    if any(name.startswith(("attention_", "co_attention.")) for name in arrays.below("out/")):
         outputs |= _maps(model, batch)
     if isinstance(model, ViLbertWithScores) and "in/refer_target" in arrays:
         rows, regions = batch.region_mask.shape
         target = arrays.floats("in/refer_target", rows, regions + 1, 1)[..., 0]
         real = torch.cat([batch.region_mask.new_ones(rows, 1), batch.region_mask], dim=1)
         scores = model.score_regions(batch, output)
-        losses["refer_loss"] = constant(region_bce(scores, target, real, per="rows").mean)
+        losses["refer_loss"] = region_bce(scores, target, real, per="rows").mean
     if isinstance(model, ViLbertForTasks):
         outputs["vil_prediction"] = lambda: model.answers(output)
         if "in/vqa_target" in arrays:
             answered = arrays.floats("in/vqa_target", batch.batch_size, config.num_answers)
-            losses["vqa_loss"] = constant(answer_bce(model.answers(output), answered).mean)
+            losses["vqa_loss"] = answer_bce(model.answers(output), answered).mean
     if isinstance(model, ViLbertForMultiTask):
         outputs |= {
             "vil_binary_prediction": lambda: model.image_pairs(output),
@@ -103,7 +103,7 @@ def build_vilbert(
 
 def _encode(arrays: ModelArrays, model: ViLbertForPreTraining, batch: VLBatch) -> VLOutput:
     """The captions of the file, one of them in a case of fast mode, and its images."""
-    captions = len(arrays.arrays.take("in/input_ids"))
+    captions = len(arrays.take("in/input_ids"))
     tensors: dict[str, Any] = {name: value for name, value in vars(batch).items() if isinstance(value, Tensor)}
     texts = VLBatch(**{name: value[:captions] for name, value in tensors.items()})
     return model.vilbert.fuse(model.vilbert.read_text(texts), model.vilbert.read_images(batch))
@@ -119,9 +119,7 @@ def _maps(model: ViLbertForPreTraining, batch: VLBatch) -> Outputs:
         "co_attention.{}.text_to_image": maps.text_to_image,
         "co_attention.{}.image_to_text": maps.image_to_text,
     }
-    return {
-        name.format(number): constant(weights) for name, found in named.items() for number, weights in enumerate(found)
-    }
+    return {name.format(number): weights for name, found in named.items() for number, weights in enumerate(found)}
 
 
 def _mask_overlaps(

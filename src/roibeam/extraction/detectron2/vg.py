@@ -29,11 +29,7 @@ VG_ROI_HEADS = "VGRes5ROIHeads"  # MODEL.ROI_HEADS.NAME
 
 
 def require_detectron2() -> str:
-    """Version of the detectron2 that can be imported.
-
-    Raises:
-        ValueError: if there is none, with the remedy.
-    """
+    """Version of the detectron2 that can be imported. Raises ValueError if there is none, with the remedy."""
     try:
         import detectron2
         import detectron2.modeling

@@ -148,11 +148,8 @@ class BatchingDetector(RegionDetector, Protocol):
 
     def prepare(self, pixels: np.ndarray, /) -> Any:
         """(height, width, 3) uint8, channel order B, G, R -> input of the detector in their place. Called in the
-        threads that decode, so that work without a device, such as resizing, runs while the device computes.
-
-        Raises:
-            ValueError, RuntimeError: for a photo that it cannot take.
-        """
+        threads that decode, so that work without a device, such as resizing, runs while the device computes. Raises
+        ValueError or RuntimeError for a photo that it cannot take."""
         ...
 
 

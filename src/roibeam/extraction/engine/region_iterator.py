@@ -46,7 +46,6 @@ class PhotoSlot:
         loading_seconds: time for which its loading has been watched.
         load_seconds: time of reading and decoding, once they have ended.
         photo: the photo, between loading and detection.
-        image_hw: of the photo, as soon as it is known.
         outcome: the detector's result, a failure, or the error that stops the run.
     """
 
@@ -221,11 +220,8 @@ class LoaderThreads:
 
     def watch(self, places: Sequence[PhotoSlot], seconds: float) -> None:
         """Gives up images that have been loading for too long; called every now and then, under the window's lock, with
-        the seconds since then.
-
-        Raises:
-            RuntimeError: if so many threads have not returned that single images cannot be the cause.
-        """
+        the seconds since then. Raises RuntimeError if so many threads have not returned that single images cannot be
+        the cause."""
         for place in places:
             if place.stage is None:
                 continue
@@ -332,11 +328,8 @@ def to_record(
     options: ExtractOptions,
     image_feature: np.ndarray | None = None,
 ) -> RegionRecord:
-    """Regions of one image of height x width pixels as the record that is stored, in the dtypes of `options`.
-
-    Raises:
-        ValueError: if the regions break a rule of RegionRecord; a feature too large for float16 is one.
-    """
+    """Regions of one image of height x width pixels as the record that is stored, in the dtypes of `options`. Raises
+    ValueError if the regions break a rule of RegionRecord; a feature too large for float16 is one."""
     has_attributes = regions.attribute_ids is not None and regions.attribute_scores is not None
     return RegionRecord(
         image_id=image_id,

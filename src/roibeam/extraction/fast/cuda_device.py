@@ -56,7 +56,15 @@ class CudaConv:
     def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor:
         """As `FusedConv.__call__`."""
         if self.matrix is not None:
-            return self._product(x, self.matrix, onto)
+            x = x[:, :, :: self.stride[0], :: self.stride[1]].permute(0, 2, 3, 1)
+            rows = x.reshape(-1, x.shape[3])
+            if onto is None:
+                out = rows @ self.matrix if self.bias is None else torch.addmm(self.bias, rows, self.matrix)
+            else:
+                out = onto.permute(0, 2, 3, 1).view(len(rows), -1).addmm_(rows, self.matrix)
+                out = out if self.bias is None else out.add_(self.bias)
+            out = out.view(*x.shape[:3], -1).permute(0, 3, 1, 2)
+            return out.relu_() if self.relu else out
         where = (self.stride, self.padding, self.dilation, self.groups)
         if onto is not None and not self.relu:  # cuDNN's sum comes with a ReLU
             return onto.add_(functional.conv2d(x, self.weight, self.bias, *where))
@@ -65,17 +73,6 @@ class CudaConv:
         if self.relu:
             return torch.cudnn_convolution_relu(x, self.weight, self.bias, *where)
         return functional.conv2d(x, self.weight, self.bias, *where)
-
-    def _product(self, x: Tensor, matrix: Tensor, onto: Tensor | None) -> Tensor:
-        x = x[:, :, :: self.stride[0], :: self.stride[1]].permute(0, 2, 3, 1)
-        rows = x.reshape(-1, x.shape[3])
-        if onto is None:
-            out = rows @ matrix if self.bias is None else torch.addmm(self.bias, rows, matrix)
-        else:
-            out = onto.permute(0, 2, 3, 1).view(len(rows), -1).addmm_(rows, matrix)
-            out = out if self.bias is None else out.add_(self.bias)
-        out = out.view(*x.shape[:3], -1).permute(0, 3, 1, 2)
-        return out.relu_() if self.relu else out
 
 
 _SHAPES = 16  # number kept; few sizes are common in a data set

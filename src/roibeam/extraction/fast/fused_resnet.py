@@ -45,7 +45,6 @@ class FusedConv:
 
     Args:
         conv: with a fixed norm as its `norm`, or without one.
-        dtype: of the weights and the inputs.
         cells: (h, w) of typical maps: oneDNN lays out the weights for them.
         relu: whether a ReLU follows.
     """

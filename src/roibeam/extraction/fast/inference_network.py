@@ -106,10 +106,7 @@ class InferenceNetwork:
     """Computes from copies of the weights: folded, laid out for the kernels, in the type of the mode.
 
     Parts, as of `Detector`, are called unchanged if they are of other classes. Weights are laid out for the config.
-
-    Raises:
-        ValueError: if the mode rounds and a part is of another class, or has norms that cannot be folded.
-    """
+    Raises ValueError if the mode rounds and a part is of another class, or has norms that cannot be folded."""
 
     def __init__(
         self,

@@ -81,11 +81,8 @@ def clip_boxes(boxes: Tensor, image_hw: tuple[float, float], *, last_pixel: bool
 
 
 def checked_boxes(boxes: np.ndarray) -> Tensor:
-    """Boxes from a user, x1 y1 x2 y2 in photo pixels, as a new (R, 4) float32 tensor.
-
-    Raises:
-        ValueError: for another shape, or naming the box that is not finite or has x2 < x1 or y2 < y1.
-    """
+    """Boxes from a user, x1 y1 x2 y2 in photo pixels, as a new (R, 4) float32 tensor. Raises ValueError for another
+    shape, or naming the box that is not finite or has x2 < x1 or y2 < y1."""
     boxes = np.asarray(boxes)
     if boxes.ndim != 2 or boxes.shape[1] != 4 or boxes.dtype.kind not in "fiu":
         raise ValueError(

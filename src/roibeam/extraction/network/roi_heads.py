@@ -29,7 +29,6 @@ class RegionMax:
         boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels.
         cells: bins of a region each way.
         stride: network-input pixels per cell of the map.
-        chunk: regions of one call.
     """
 
     def __init__(self, feature_map: Tensor, boxes: Tensor, *, cells: int, stride: int, chunk: int) -> None:
@@ -50,7 +49,6 @@ class DistinctBins:
 
     Attributes:
         ids: (R, cells, cells) int64, index of each bin among the distinct ones.
-        count: number of distinct bins.
         at_once: number of bins in one call.
     """
 

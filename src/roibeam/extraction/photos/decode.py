@@ -62,7 +62,6 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
     """Decodes one image file.
 
     Args:
-        data: the whole file.
         max_pixels: largest height x width that is decoded; checked on the header, before any pixel memory is taken.
             A pixel counts by the memory that its format takes: as 1 of a JPEG, as 2 of WebP, AVIF and JPEG 2000, as 3
             of AVIF with alpha; as 1 of all with `LARGEST_MAX_PIXELS`.
@@ -296,16 +295,13 @@ _TELLING = ("JPEG", "MPO", "PNG", "GIF", "BMP", "PPM", "WEBP")  # formats whose 
 
 
 def header_hw(path: str, *, exif_orientation: str) -> tuple[int, int] | None:
-    """Height and width in pixels, as from `decode_image`.
+    """Height and width in pixels, as from `decode_image`. Raises DecodeError for anything but a photo.
 
     Args:
         path: of a local file; a few kilobytes of it are read.
         exif_orientation: "applied" or "ignored", as of `decode_image`.
     Returns:
         None if only decoding determines them.
-    Raises:
-        DecodeError: for anything but a photo.
-        OSError: if it cannot be read.
     """
     # A pipe would block until another process writes into it.
     if not stat.S_ISREG(Path(path).stat().st_mode):

@@ -230,7 +230,6 @@ def blank_photo(photo: np.ndarray, boxes: np.ndarray, conventions: Conventions) 
     Args:
         photo: (height, width, 3) uint8, channel order B, G, R.
         boxes: (n, 4), x1 y1 x2 y2 in its pixels; rows and columns as in `blank_regions`.
-        conventions: of the mean.
     """
     mean = np.rint(conventions.pixel_mean).astype(np.uint8)
     blanked = photo.copy()

@@ -313,11 +313,8 @@ class DetectorHeads(nn.Module):
 
 
 def load_heads(spec: str, config: DetectorConfig, conventions: Conventions) -> DetectorHeads:
-    """The heads of a whole detector's file.
-
-    Raises:
-        ValueError, OSError: as `load_weights`, and for anchors that the conventions do not compute.
-    """
+    """The heads of a whole detector's file. Raises ValueError or OSError as `load_weights`, and for anchors that the
+    conventions do not compute."""
     detector = Detector(config, conventions)
     load_weights(spec, detector)
     heads = heads_of(detector)

@@ -43,7 +43,6 @@ class DetectorFolder:
     """Content of a detector's folder.
 
     Attributes:
-        config, conventions: the network and its arithmetic.
         class_names, attribute_names: in id order.
         weights: path of the weight file, see `load_weights`.
     """

@@ -271,8 +271,6 @@ class Family:
 
     Attributes:
         name: see the table on top of this file.
-        title: for people.
-        naming: column of the table of names.
         layout: of the head weights; None if the file has no heads.
     """
 
@@ -303,8 +301,6 @@ class NamedWeights:
     """The weights of a file in Hugging Face names.
 
     Attributes:
-        source: names the file in errors.
-        family: family of the file.
         tensors: name -> value as in the file, in the family's layout; names that the family does not know stay
             unchanged. Without counters of batches.
         changes: steps taken, for people.
@@ -320,8 +316,6 @@ def name_weights(found: Mapping[str, object], source: str, *, written: HeadLayou
     """Recognises the family of a file and gives its tensors Hugging Face names.
 
     Args:
-        found: names and values of the file.
-        source: names the file in errors.
         written: layout of the heads by the config beside a roibeam file; shapes do not determine all of it.
     Raises:
         ValueError: if the file is of no known family, or its names and shapes fit different ones.

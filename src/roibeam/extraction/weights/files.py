@@ -177,21 +177,25 @@ def read_tensors(path: Path) -> dict[str, object]:
     if container == "caffe":
         return dict(read_caffemodel(path))
     if container == "safetensors":
-        return _read_safetensors(path)
-    return _named(_read_torch(path) if container == "torch" else _read_pickle(path), path)
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
 
-
-def _read_safetensors(path: Path) -> dict[str, object]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        tensors: dict[str, Tensor] = load_file(path, device="cpu")
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"weights {path}: not a complete safetensors file: {printable(first_line(error), 300)}"
-        ) from None
-    return dict(tensors)
+        try:
+            return dict(load_file(path, device="cpu"))
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"weights {path}: not a complete safetensors file: {printable(first_line(error), 300)}"
+            ) from None
+    content = _read_torch(path) if container == "torch" else _read_pickle(path)
+    for name in _INNER_DICTS:
+        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
+            content = content[name]
+    if not isinstance(content, Mapping):
+        raise ValueError(f"weights {path}: holds a {type(content).__name__}; a dict of name -> tensor is wanted")
+    # A key may be anything that a pickle can hold: 1 and "1" are one name here.
+    tensors = renamed(content, str, f"weights {path}")
+    _check_sizes(tensors, path)
+    return {name: _as_tensor(value) for name, value in tensors.items()}
 
 
 def _read_torch(path: Path) -> object:
@@ -221,18 +225,6 @@ def _read_pickle(path: Path) -> object:
         return load_pickle(path)
     except UnsafePickleError as error:
         raise ValueError(f"weights {error}") from None
-
-
-def _named(content: object, path: Path) -> dict[str, object]:
-    for name in _INNER_DICTS:
-        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
-            content = content[name]
-    if not isinstance(content, Mapping):
-        raise ValueError(f"weights {path}: holds a {type(content).__name__}; a dict of name -> tensor is wanted")
-    # A key may be anything that a pickle can hold: 1 and "1" are one name here.
-    tensors = renamed(content, str, f"weights {path}")
-    _check_sizes(tensors, path)
-    return {name: _as_tensor(value) for name, value in tensors.items()}
 
 
 def _check_sizes(tensors: Mapping[str, object], path: Path) -> None:

@@ -165,7 +165,6 @@ def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None
     Raises:
         ValueError: if the file cannot be read as tensors, is of no known family, or its tensors are not exactly the
             detector's.
-        OSError: if it cannot be fetched.
     """
     _load(spec, None if random_seed(spec) is not None else read_named(spec, cache_dir=cache_dir), detector)
 
@@ -208,7 +207,6 @@ def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | N
         exactly the names of `expected`, float32.
     Raises:
         ValueError: as `load_weights`. The file's proposal network and heads are not checked, all of its ResNet is.
-        OSError: if it cannot be fetched.
     """
     if (seed := random_seed(spec)) is not None:
         return random_state({name: tuple(value.shape) for name, value in expected.items()}, seed)
@@ -338,8 +336,6 @@ class Conversion:
 
     Attributes:
         family: title of the file that was read.
-        changes: steps of the conversion, for people.
-        num_tensors: written.
         digest_before, digest_after: `weights_digest` of the input and of the written file, both in Hugging Face's
             layout: equal, but for one rounding if box deltas were scaled.
         largest_change: of a weight, relative to the largest of its tensor.
@@ -360,10 +356,8 @@ def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) ->
         spec: the file, as `fetch_weights` takes it. A ResNet alone can become safetensors or vlbert.
         out: written aside, read back, compared, then renamed; must not be there yet.
         to: key of `FORMATS`; "vlbert" keeps the ResNet only.
-        config: sizes that the file must have.
     Raises:
         ValueError: as `load_weights`, and for an `out` that exists, has no folder or another suffix than the format.
-        OSError: if a file cannot be read or written.
     """
     target = FORMATS[to]
     check_written_file(out, to)

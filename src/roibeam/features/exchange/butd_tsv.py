@@ -105,7 +105,6 @@ class ButdTsv(FeatureFile):
 
     Args:
         path: an uncompressed file (it is read by position).
-        reading: how its arrays are read.
     Attributes:
         columns: the layout of the file; lines with another number of columns are dead letters.
         widths: values per row of "features" (D) and "cls_prob" (C + 1), from the first usable line; a line of other
@@ -315,7 +314,6 @@ def parse_line(
     that are 0 with confidence 0 in every region (how the COCO script of py-bottom-up-attention writes none) are None.
 
     Args:
-        reading: of the file.
         widths: values per row that "features" and "cls_prob" must have; one that is not named is what the bytes give.
         dtype: key of `FEATURE_DTYPES`.
     Raises:

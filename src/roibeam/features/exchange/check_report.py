@@ -41,7 +41,6 @@ class CheckReport:
     def watch(
         self, outcomes: Iterable[RegionRecord | DeadLetter | Repeat]
     ) -> Iterator[RegionRecord | DeadLetter | Repeat]:
-        """Passes on what it counts."""
         for outcome in outcomes:
             if isinstance(outcome, RegionRecord):
                 self._count(outcome)

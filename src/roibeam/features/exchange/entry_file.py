@@ -81,7 +81,6 @@ class FeatureFile(ABC):
         """Location of what the file calls so, for a dead letter."""
 
     def _place(self, entry: int) -> str:
-        """Location of the entry."""
         return self._place_of(self._ids[entry])
 
     @abstractmethod
@@ -169,13 +168,8 @@ class FeatureFile(ABC):
         self._order = range(len(ids)) if in_order else array("q", sorted(range(len(ids)), key=ids.__getitem__))
 
     def _first_record(self, expected: str) -> RegionRecord:
-        """The first record with regions of the first 100 entries, to know the file by; settles the reading.
-
-        Args:
-            expected: for the error: what the format is.
-        Raises:
-            ValueError: when there is none.
-        """
+        """The first record with regions of the first 100 entries, to know the file by; settles the reading. Raises
+        ValueError when there is none."""
         letter = self.letters[0] if self.letters else None
         first_error = f"{letter.location}: {letter.detail}" if letter else "holds no entry, there is nothing in it"
         found = None
@@ -195,15 +189,11 @@ class FeatureFile(ABC):
             raise ValueError(
                 f"{self.path}: none of its first {_SNIFFED_ENTRIES} entries is one of {expected}: {first_error}"
             )
-        self._look_around(found, spread_out(len(self._ids), but=entry))
-        return found
-
-    def _look_around(self, first: RegionRecord, others: Sequence[int]) -> None:
-        """Reads a few entries of the whole file besides the first, so that doubts do not rest on one image."""
-        for other in others:
+        for other in spread_out(len(self._ids), but=entry):
             with suppress(EntryError):  # becomes a dead letter when its turn comes
                 self._read(other, "float32")
         self._reading.settle()
+        return found
 
     def _note(self, name: bytes, error: EntryError, place: str | None = None) -> None:
         """A dead letter of an entry that `ids` cannot name."""
@@ -268,7 +258,6 @@ class ImageFolder(FeatureFile):
         return usable_id(name.removesuffix(os.fsencode(self.suffix)))
 
     def file_of(self, entry: int) -> Path:
-        """The file of an entry."""
         return self.path / os.fsdecode(self._ids[entry] + os.fsencode(self.suffix))
 
     def check_inside(self, path: Path) -> None:

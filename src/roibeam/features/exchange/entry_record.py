@@ -50,11 +50,8 @@ def without_classes(num_regions: int) -> RegionClasses:
 def classes_from_rows(rows: np.ndarray, *, name: str) -> RegionClasses:
     """Classes from probabilities with BACKGROUND FIRST, (K, C + 1) float32: the best foreground class of each region.
 
-    The record's class distribution is the whole row with background moved from the first place to the last.
-
-    Raises:
-        EntryError: when a row is no distribution.
-    """
+    The record's class distribution is the whole row with background moved from the first place to the last. Raises
+    EntryError when a row is no distribution."""
     num_regions, width = rows.shape
     if num_regions == 0:
         return without_classes(0)
@@ -81,11 +78,8 @@ def rows_of_classes(record: RegionRecord) -> np.ndarray | None:
     """The record's class distribution as files have it, (K, C + 1) float32 with BACKGROUND FIRST; None without one.
 
     A top-k distribution becomes whole rows. A record keeps its distribution in float16 and the score of its class in
-    float32; where the two are the same number, the row gets the latter, so that nothing of it is lost.
-
-    Raises:
-        ValueError: when a row does not sum up to 1, since no reader of such a file would take it.
-    """
+    float32; where the two are the same number, the row gets the latter, so that nothing of it is lost. Raises
+    ValueError when a row does not sum up to 1, since no reader of such a file would take it."""
     if record.class_distribution is None:
         return None
     if isinstance(record.class_distribution, TopKDistribution):

@@ -36,7 +36,6 @@ def atomic_path(path: Path, *, folder: bool = False, goes_on: bool = False, repl
         folder: the place is an empty folder instead of an empty file.
         goes_on: the writer can go on with what a killed one left, see `ContinuedFile`: then that is the place, and
             Ctrl-C leaves it too.
-        replaces: a file that is there already.
     Raises:
         ValueError: when `path` exists already (also when it appeared meanwhile), or its name is too long.
         OSError: when its folder cannot be written.

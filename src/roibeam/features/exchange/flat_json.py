@@ -25,7 +25,6 @@ class FlatJsonError(ValueError):
 
 
 def flat_strings(data: bytes) -> Iterator[str]:
-    """The strings of a JSON list."""
     scanner = _Scanner(data)
     for _ in scanner.members(b"[", b"]"):
         value = scanner.string()

@@ -27,7 +27,6 @@ class FeatureFormat(ABC):
         title: for people: whose code writes and reads it.
         suffixes: of its files; () for a folder.
         layouts: names that `write` takes, its default first.
-        file: reader of one.
     """
 
     name: str

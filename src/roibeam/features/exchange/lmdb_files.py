@@ -134,7 +134,6 @@ def first_values(path: Path, count: int) -> dict[bytes, bytes]:
 
 
 def data_file(path: Path) -> Path:
-    """The file of an LMDB that was given as a folder or a file."""
     return path / DATA_FILE_NAME if path.is_dir() else path
 
 

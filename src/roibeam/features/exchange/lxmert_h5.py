@@ -93,33 +93,32 @@ def read_dataset(group: h5py.h5g.GroupID, name: bytes) -> np.ndarray | None:
             raise EntryError("read", "link", f"{label} is a link to another place or file; not followed")
         if member_kind(group, name) != h5py.h5o.TYPE_DATASET:
             raise EntryError("decode", "wrong type", f"{label} is no dataset")
-        return _array(h5py.h5d.open(group, name), label)
+        dataset = h5py.h5d.open(group, name)
+        dtype, shape, plan = dataset.dtype, dataset.shape, dataset.get_create_plist()
+        if dtype.kind not in "iuf" or dtype.itemsize > 8:
+            raise EntryError("decode", "wrong type", f"{label} holds {dtype}, expected numbers")
+        num_bytes = _num_bytes(shape, dtype.itemsize)
+        if num_bytes > MAX_ENTRY_BYTES:
+            detail = (
+                f"{label} of shape {shape} has {num_bytes:,} bytes, an array of an image at most {MAX_ENTRY_BYTES:,}"
+            )
+            raise EntryError("decode", "array too large", detail)
+        layout = plan.get_layout()
+        if layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED) or plan.get_external_count():
+            raise EntryError("read", "bytes elsewhere", f"{label} keeps its bytes in other files; not read")
+        if layout == h5py.h5d.CHUNKED:
+            return _chunked(dataset, label)
+        if num_bytes and dataset.get_storage_size() != num_bytes:
+            detail = f"{label} of shape {shape} needs {num_bytes:,} bytes, {dataset.get_storage_size():,} are stored"
+            raise EntryError("decode", "wrong byte count", detail)
+        array = np.empty(shape, dtype)
+        if num_bytes:
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+        return array.astype(dtype.newbyteorder("="), copy=False)
     except EntryError:
         raise
     except (*H5_ERRORS, zlib.error) as error:
         raise EntryError("decode", "damaged", f"{label} cannot be read: {first_line(error)}") from None
-
-
-def _array(dataset: h5py.h5d.DatasetID, label: str) -> np.ndarray:
-    dtype, shape, plan = dataset.dtype, dataset.shape, dataset.get_create_plist()
-    if dtype.kind not in "iuf" or dtype.itemsize > 8:
-        raise EntryError("decode", "wrong type", f"{label} holds {dtype}, expected numbers")
-    num_bytes = _num_bytes(shape, dtype.itemsize)
-    if num_bytes > MAX_ENTRY_BYTES:
-        detail = f"{label} of shape {shape} has {num_bytes:,} bytes, an array of an image at most {MAX_ENTRY_BYTES:,}"
-        raise EntryError("decode", "array too large", detail)
-    layout = plan.get_layout()
-    if layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED) or plan.get_external_count():
-        raise EntryError("read", "bytes elsewhere", f"{label} keeps its bytes in other files; not read")
-    if layout == h5py.h5d.CHUNKED:
-        return _chunked(dataset, label)
-    if num_bytes and dataset.get_storage_size() != num_bytes:
-        detail = f"{label} of shape {shape} needs {num_bytes:,} bytes, {dataset.get_storage_size():,} are stored"
-        raise EntryError("decode", "wrong byte count", detail)
-    array = np.empty(shape, dtype)
-    if num_bytes:
-        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
-    return array.astype(dtype.newbyteorder("="), copy=False)
 
 
 def _chunked(dataset: h5py.h5d.DatasetID, label: str) -> np.ndarray:

@@ -53,7 +53,6 @@ class MmfDicts:
 
     Args:
         read: gives the dict of an entry; the first ones decide the form, unreadable ones are passed over.
-        reading: of the file.
     Attributes:
         feature_dim: D that every record must have; None until it is set.
         form: of `cls_prob`: "scores", "foreground", "background", "background last", or `ABSENT`.
@@ -114,7 +113,12 @@ class MmfDicts:
 
     def _classes(self, item: dict[str, Any], num_regions: int) -> RegionClasses:
         if self.columns is None:
-            return self._classes_of_objects(item, num_regions)
+            if not self.has_objects:
+                return without_classes(num_regions)
+            ids = self._reading.class_ids(id_array(item.get("objects"), "objects", num_regions), "objects")
+            if self.form == ABSENT:
+                return without_classes(num_regions)._replace(class_ids=ids)
+            return RegionClasses(ids, score_array(item.get("cls_prob"), "cls_prob", num_regions))
         rows = float32_array(item.get("cls_prob"), "cls_prob", rows=num_regions, columns=self.columns)
         classes = self._reading.classes(rows, "cls_prob", background="none" if self.form == "foreground" else "first")
         if not self.has_objects or not num_regions:
@@ -130,14 +134,6 @@ class MmfDicts:
         scores = np.ascontiguousarray(rows[np.arange(num_regions), column])
         ids = self._reading.stated_ids((column - first).astype(np.uint16), classes)
         return classes._replace(class_ids=ids, class_scores=scores)
-
-    def _classes_of_objects(self, item: dict[str, Any], num_regions: int) -> RegionClasses:
-        if not self.has_objects:
-            return without_classes(num_regions)
-        ids = self._reading.class_ids(id_array(item.get("objects"), "objects", num_regions), "objects")
-        if self.form == ABSENT:
-            return without_classes(num_regions)._replace(class_ids=ids)
-        return RegionClasses(ids, score_array(item.get("cls_prob"), "cls_prob", num_regions))
 
 
 def mmf_dict(record: RegionRecord, *, background: bool) -> dict[str, Any]:

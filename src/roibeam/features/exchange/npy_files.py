@@ -61,12 +61,9 @@ def read_file(path: Path) -> bytes:
 
 
 def npy_value(data: bytes, name: str) -> Any:
-    """The array in the bytes of an .npy file; for an array of one Python object (a dict, mostly) that object.
-
-    Raises:
-        EntryError: when the bytes are no such file, are fewer or more than its shape needs, or hold a pickle of
-            anything but plain data.
-    """
+    """The array in the bytes of an .npy file; for an array of one Python object (a dict, mostly) that object. Raises
+    EntryError when the bytes are no such file, are fewer or more than its shape needs, or hold a pickle of anything but
+    plain data."""
     dtype, fortran, sides, start = _header(data, name)
     if dtype.hasobject:
         try:
@@ -102,12 +99,9 @@ def _header(data: bytes, name: str) -> tuple[np.dtype, bool, tuple[int, ...], in
 
 
 def npz_values(data: bytes, names: Collection[str]) -> dict[str, Any]:
-    """The members of an .npz file that have these names (without ".npy"), as `npy_value` gives them.
-
-    Raises:
-        EntryError: when the bytes are no such archive, when it holds over 64 members, one name twice, an encrypted or
-            otherwise packed member, or when the members of `names` together inflate to over 64 MiB.
-    """
+    """The members of an .npz file that have these names (without ".npy"), as `npy_value` gives them. Raises EntryError
+    when the bytes are no such archive, when it holds over 64 members, one name twice, an encrypted or otherwise packed
+    member, or when the members of `names` together inflate to over 64 MiB."""
     if data.count(_ZIP_ENTRY) > _MAX_MEMBERS:  # before zipfile makes an object of each
         raise EntryError("decode", "not an npz file", f"has over {_MAX_MEMBERS} members; an image has about 6")
     values: dict[str, Any] = {}
@@ -304,7 +298,14 @@ class _Unpacker:
         if code in _FORMS:
             return self._number(_FORMS[code])
         if code < 0x90 or code in _MAPS:
-            return self._map(self._count(code & 0x0F, _MAPS.get(code)), depth)
+            found: dict[str, Any] = {}
+            for _ in range(self._count(code & 0x0F, _MAPS.get(code))):
+                key = self.value(depth + 1)
+                name = self._text(key) if isinstance(key, memoryview) else key
+                if not isinstance(name, str) or name in found:
+                    raise EntryError("decode", "bad msgpack", "has a map with a key that is no name, or comes twice")
+                found[name] = self.value(depth + 1)
+            return found
         if code < 0xA0 or code in _LISTS:
             return [self.value(depth + 1) for _ in range(self._count(code & 0x0F, _LISTS.get(code)))]
         if code < 0xC0 or code in _STRINGS:
@@ -314,16 +315,6 @@ class _Unpacker:
         if code in (0xC0, 0xC2, 0xC3):
             return {0xC0: None, 0xC2: False, 0xC3: True}[code]
         raise EntryError("decode", "bad msgpack", f"has a value of type 0x{code:02x} at byte {self.at - 1}; refused")
-
-    def _map(self, count: int, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for _ in range(count):
-            key = self.value(depth + 1)
-            name = self._text(key) if isinstance(key, memoryview) else key
-            if not isinstance(name, str) or name in found:
-                raise EntryError("decode", "bad msgpack", "has a map with a key that is no name, or comes twice")
-            found[name] = self.value(depth + 1)
-        return found
 
     def _count(self, fixed: int, width: int | None) -> int:
         return fixed if width is None else self._number(_SIZES[width])

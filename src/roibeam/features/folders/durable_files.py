@@ -54,7 +54,6 @@ def with_place(error: BaseException, places: Iterable[Path]) -> OSError | None:
     """An error of a disk that names no file, as most libraries raise it, as one that names the likely place.
 
     Args:
-        error: with what it was raised from.
         places: where the work writes, files and folders that may not be there yet.
     Returns:
         None for other errors, and those that name their file.

@@ -67,7 +67,6 @@ class ObjectFolder:
     Raises, in all methods, ValueError when the URL's driver is missing, and UnreachableError for what is not answered.
 
     Attributes:
-        url: of the folder.
         options: arguments of fsspec's driver, such as credentials.
         scratch_parent: where files lie while they are read or written; None for the machine's temporary folder.
     """

@@ -121,7 +121,6 @@ class StagingFolder:
         """Makes room for a shard and takes it, by removing the least recently used ones without a reader.
 
         Args:
-            entries: of the store.
             release: lets go of one shard that this process reads; False when there is none.
         Raises:
             ValueError: when others use so many that there is no room.
@@ -177,7 +176,6 @@ class StagingFolder:
         fsync_folder(self.path)
 
     def manifest_bytes(self) -> bytes | None:
-        """The store manifest that was staged last."""
         try:
             return (self.path / STORE_MANIFEST_NAME).read_bytes()
         except FileNotFoundError:

@@ -109,14 +109,12 @@ class TensorBatches:
     """Image ids in, a dictionary of tensors out, named as in `RegionBatch`; what a batch does not have is left out.
 
     Shapes and dtypes are those of `RegionBatch`, but that ids of classes and attributes are int64: torch indexes with
-    no uint16, and computes nothing with it.
+    no uint16, and computes nothing with it. Raises ValueError for an unknown field, or less than two buffers.
 
     Args:
         fields, ragged, regions, check: see `FeatureStore.get_batch`.
         reused_buffers: None makes each batch in memory of its own. With a number n, the n-th batch after it overwrites
             a batch, which saves the operating system making fresh pages; counted in each worker for itself.
-    Raises:
-        ValueError: for an unknown field, or less than two buffers.
     """
 
     def __init__(

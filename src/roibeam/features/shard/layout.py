@@ -123,7 +123,6 @@ class _SoundValue(NamedTuple):
     Attributes:
         dtype: of the whole value as one number of named arrays.
         names: of these, those of the widest numbers first.
-        top_k_classes: num_classes of a top-k distribution, if there is one.
     """
 
     num_regions: int
@@ -167,12 +166,9 @@ def encode_meta(record: RegionRecord) -> bytes:
 
 
 def decode_meta(meta: bytes | memoryview, *, check: bool = False) -> RegionMeta:
-    """Reads a META value; the arrays share one copy of it (inside a leaf page nothing is aligned).
-
-    Raises:
-        ValueError: when the value is not a META value of a known version, its length does not fit its counts, or
-            (`check`) its checksum is wrong.
-    """
+    """Reads a META value; the arrays share one copy of it (inside a leaf page nothing is aligned). Raises ValueError
+    when the value is not a META value of a known version, its length does not fit its counts, or (`check`) its checksum
+    is wrong."""
     height, width, class_scores, boxes, class_ids, feature_dim = _meta_values(meta, check)
     fields = {
         "height": height, "width": width, "boxes": boxes, "class_ids": class_ids, "class_scores": class_scores,

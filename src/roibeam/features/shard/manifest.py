@@ -93,7 +93,6 @@ class JsonFields:
         return self._take(name, "a list", lambda value: isinstance(value, list))
 
     def objects(self, name: str) -> list[JsonFields]:
-        """The members of a list of objects."""
         return [JsonFields(inner, f"{self._where}: {name}[{i}]") for i, inner in enumerate(self.items(name))]
 
     def names(self, name: str) -> tuple[str, ...] | None:
@@ -179,8 +178,6 @@ def shard_manifest_name(shard: int) -> str:
 
 
 class _JsonFile(ABC):
-    """A manifest as the file it is."""
-
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Raises FileNotFoundError, or ValueError naming file and field."""
@@ -323,7 +320,6 @@ class ShardEntry:
 
     @classmethod
     def of(cls, manifest: ShardManifest, *, manifest_sha256: str) -> Self:
-        """Entry of a shard in the store manifest."""
         own: dict[str, Any] = {
             "manifest": shard_manifest_name(manifest.shard),
             "manifest_sha256": manifest_sha256,
@@ -338,7 +334,6 @@ class AnnotationsEntry:
     Attributes:
         file: its name in the same folder.
         rows: images in it; those without captions and labels are not.
-        captions, labels: of all rows together.
         bytes, sha256: of the file; sha256 in hex.
     """
 
@@ -509,7 +504,6 @@ def unfinished_run(folder: OutputFolder, manifest: StoreManifest) -> UnfinishedR
         manifest: of the store in `folder`.
     Raises:
         ValueError: naming plan.json, when it is damaged or no plan of an extraction.
-        OSError: when it cannot be read.
     """
     if manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) or "copy" in manifest.config:
         return None

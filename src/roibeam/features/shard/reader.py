@@ -24,8 +24,6 @@ class ShardReader:
     """One data file, bounded by its manifest.
 
     Args:
-        path: the data file.
-        manifest: the shard manifest that names it.
         check_index: verify the checksum of the offset index (reads about 100 bytes per record).
     Raises:
         FileNotFoundError: when the file is missing.
@@ -269,7 +267,6 @@ class ShardObject:
 
     Args:
         folder: where the data file lies.
-        manifest: the shard manifest that names it.
         check_file: also look at the size of the file and at its first pages, as `ShardReader` does.
     Raises:
         FileNotFoundError: when the data file is missing.

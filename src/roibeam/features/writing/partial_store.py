@@ -190,14 +190,11 @@ class SequenceStore:
     plan finished. Needs the store's lock where there is one.
 
     Args:
-        folder: of the store.
         work: local folder of a data file that is being written, see `work_folder`.
         plan: digest of all that decides what is written.
         sizes: arguments of `ShardSequence`, and its `before_publish`.
     Attributes:
-        manifests: of the finished shards.
         num_kept: those of them that an earlier run finished.
-        num_done: outcomes in them, when it was opened.
     Raises:
         ValueError: when the folder holds anything but a part of this store.
     """
@@ -227,7 +224,6 @@ class SequenceStore:
 
     @property
     def failures(self) -> Counter[str]:
-        """Dead letters by reason."""
         return Counter(letter.reason for manifest in self.manifests for letter in manifest.dead_letters)
 
     def write(self, outcomes: Iterable[Outcome]) -> None:
@@ -290,7 +286,6 @@ class FinishedShards:
 
     @property
     def next_number(self) -> int:
-        """Number of a new shard."""
         return self.manifests[-1].shard + 1 if self.manifests else 0
 
     def is_earlier(self, image_id: str) -> bool:

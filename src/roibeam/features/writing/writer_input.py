@@ -190,7 +190,6 @@ class RecordKind:
 
     @classmethod
     def of(cls, record: RegionRecord) -> Self:
-        """The kind of one record."""
         distribution = record.class_distribution
         form = "none"
         if isinstance(distribution, TopKDistribution):

@@ -40,12 +40,8 @@ _INHERITED = {field.name: field for field in dataclasses.fields(PretrainedConfig
 
 @dataclass_transform(kw_only_default=True)
 class StrictConfig(ConfigFields, PretrainedConfig):
-    """Base of configurations. Subclasses name their fields as a dataclass does, all keywords.
-
-    Raises:
-        ValueError: naming every unknown field and the known ones that look like it, a field of another type, or a
-            fault found by `check`.
-    """
+    """Base of configurations. Subclasses name their fields as a dataclass does, all keywords. Raises ValueError naming
+    every unknown field and the known ones that look like it, a field of another type, or a fault found by `check`."""
 
     def __post_init__(self, **unknown: Any) -> None:
         ignored = [
@@ -61,7 +57,10 @@ class StrictConfig(ConfigFields, PretrainedConfig):
                 f"roibeam.load_joint reads"
             )
         if refused:
-            raise ValueError(f"{type(self).__name__}: " + "; ".join(_describe(name, known) for name in refused))
+            raise ValueError(
+                f"{type(self).__name__}: "
+                + "; ".join(f"unknown field {name!r}; {name_hint(name, sorted(known))}" for name in refused)
+            )
         values = {name: getattr(self, name) for name in known}
         self.check_values(values)
         for name, value in values.items():
@@ -78,10 +77,6 @@ class StrictConfig(ConfigFields, PretrainedConfig):
         return [field for field in dataclasses.fields(cls) if field.name not in _INHERITED]
 
 
-def _describe(name: str, known: list[str]) -> str:
-    return f"unknown field {name!r}; {name_hint(name, sorted(known))}"
-
-
 class BertSizes(BertFields, StrictConfig):
     """The base of every model's config; its fields are those of `BertFields`."""
 
@@ -92,7 +87,6 @@ class BertSizes(BertFields, StrictConfig):
 
 
 def bert_layer(sizes: BertSizes) -> TransformerLayer:
-    """One layer of BERT."""
     return TransformerLayer(
         sizes.hidden_size,
         sizes.num_attention_heads,

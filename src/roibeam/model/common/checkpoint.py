@@ -120,13 +120,10 @@ def read_options(
     readers: Readers,
     without_effect: Collection[str],
 ) -> dict[str, Any]:
-    """Fields of a configuration for official options.
+    """Fields of a configuration for official options. Raises ValueError for an option that is in none of the three.
 
     Args:
-        model: its name for people.
         names: option -> field of the same value; `readers` go before.
-    Raises:
-        ValueError: for an option that is in none of the three.
     """
     fields: dict[str, Any] = {}
     for name, value in options.items():
@@ -259,11 +256,8 @@ SENTENCE_PAIRS = "cls.seq_relationship."
 
 
 def start_from_bert(table: KeyTable, bert: Mapping[str, Tensor], *unused: str) -> dict[str, Tensor]:
-    """BERT's parameters by the names of `table`, for `load_start`, without those below the `unused` prefixes.
-
-    Raises:
-        ValueError: for a parameter that is none of BERT's.
-    """
+    """BERT's parameters by the names of `table`, for `load_start`, without those below the `unused` prefixes. Raises
+    ValueError for a parameter that is none of BERT's."""
     return {table.internal(name): t for name, t in tidy_bert(bert).items() if not name.startswith(unused)}
 
 

@@ -30,8 +30,6 @@ class ExponentialAverage:
         model: gives the values before the first update; the average does not hold on to it.
         rate: share of the average that is kept at each update, from 0 to below 1.
         start: whether the weights from before the "first_update" count nothing, or the "initial" ones are averaged too.
-    Attributes:
-        updates: number of updates.
     """
 
     def __init__(self, model: nn.Module, *, rate: float = 0.9999, start: str = FIRST_UPDATE) -> None:

@@ -55,7 +55,10 @@ class ConfigFields:
     @classmethod
     def check_values(cls, given: Mapping[str, Any]) -> None:
         """Raises ValueError for a value of `own_fields` that its field cannot hold, for any values of the others."""
-        kinds = {field.name: _kind(field) for field in cls._fields()}
+        kinds = {
+            field.name: field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
+            for field in cls._fields()
+        }
         words = {name: found for each in cls.__mro__ for name, found in vars(each).get("choices", {}).items()}
         for name, value in given.items():
             if not _is_a(kinds[name], value):
@@ -180,11 +183,6 @@ class TwoStreamFields(ViLbertStyleFields):
     region_embedding_dropout: float = 0.1
     fusion: str = "product"
     pair_dropout: float = 0.1
-
-
-def _kind(field: dataclasses.Field[Any]) -> str:
-    """The annotation as source text."""
-    return field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
 
 
 def _is_a(kind: str, value: Any) -> bool:

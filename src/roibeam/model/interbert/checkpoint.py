@@ -86,11 +86,8 @@ def state_from_bert(bert: Mapping[str, Tensor], num_joint_layers: int = RELEASE_
 
 
 def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official names for the parameters of a whole model, with the tied decoder.
-
-    Raises:
-        ValueError: for a parameter that the release does not have, such as the paper's segment of regions.
-    """
+    """Official names for the parameters of a whole model, with the tied decoder. Raises ValueError for a parameter that
+    the release does not have, such as the paper's segment of regions."""
     table = key_table(_count(state, "interbert.joint.layers."), _count(state, "interbert.text.layers."))
     return with_copies({table.official(name): tensor for name, tensor in state.items()}, WORD_DECODER_COPY)
 
@@ -132,11 +129,8 @@ _WITHOUT_EFFECT = frozenset(
 
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> InterBertConfig:
-    """Our configuration for an official JSON one (config/bert_base_6layer_interbert.json), with `overrides`.
-
-    Raises:
-        ValueError: for an option that is unknown, missing, or requests a computation that these classes lack.
-    """
+    """Our configuration for an official JSON one (config/bert_base_6layer_interbert.json), with `overrides`. Raises
+    ValueError for an option that is unknown, missing, or requests a computation that these classes lack."""
     if "t_num_hidden_layers" not in options:
         raise ValueError("InterBERT's configuration lacks t_num_hidden_layers, which has no default in the release")
 

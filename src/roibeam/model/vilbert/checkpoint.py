@@ -214,9 +214,6 @@ _READERS: Readers = {
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLbertConfig:
     """Our configuration for an official JSON one (vilbert_beta and vilbert-multi-task config/*.json), with `overrides`.
-
-    Raises:
-        ValueError: for an option that is unknown or requests a computation that these classes lack.
-    """
+    Raises ValueError for an option that is unknown or requests a computation that these classes lack."""
     fields = read_options("ViLBERT", {**_OFFICIAL_DEFAULTS, **options}, _FIELDS, _READERS, _WITHOUT_EFFECT)
     return ViLbertConfig(**(fields | overrides))

@@ -231,7 +231,6 @@ class TwoStreamEncoder(nn.Module):
     def forward(
         self, text: Stream, image: Stream, maps: AttentionMaps | None, passed: PassedStreams | None = None
     ) -> tuple[Stream, Stream]:
-        """Runs all other layers."""
         for step in self.together:
             text, image = self._after(step, text, image, maps)
             for kind, stream in (("text", text), ("image", image)):
@@ -264,7 +263,6 @@ class TwoStreamEncoder(nn.Module):
     def _after(
         self, step: EncoderStep, text: Stream, image: Stream, maps: AttentionMaps | None
     ) -> tuple[Stream, Stream]:
-        """Both streams after one step."""
         with self._gradients(step):
             if step.kind == "co":
                 text, image = self.co_layers[step.layer](text, image, maps)

@@ -195,10 +195,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         passed: PassedStreams | None = None,
     ) -> VLOutput:
         """Both streams from the first co-attention on. One caption goes with all images, one image with all captions.
-
-        Raises:
-            ValueError: if neither side has one row and their numbers differ.
-        """
+        Raises ValueError if neither side has one row and their numbers differ."""
         captions, images = len(text.packing), len(image.packing)
         if captions != images and 1 not in (captions, images):
             raise ValueError(f"ViLBERT: {captions} captions and {images} images do not pair; one of them may be 1")

@@ -87,12 +87,8 @@ def _official_names(official: Mapping[str, Any]) -> dict[str, Tensor]:
 def state_from_official(official: Mapping[str, Any]) -> dict[str, Tensor]:
     """State for `load_state_dict` of the class that has such heads, from a UCLA or a hub checkpoint.
 
-    The `.th` files that UCLA published for VCR hold a `DETECTOR` too; it is left out.
-
-    Raises:
-        ValueError: for an unknown name, a file of the bare encoder, or when a tensor that is one here differs from its
-            copy in the file.
-    """
+    The `.th` files that UCLA published for VCR hold a `DETECTOR` too; it is left out. Raises ValueError for an unknown
+    name, a file of the bare encoder, or when a tensor that is one here differs from its copy in the file."""
     if "embeddings.word_embeddings.weight" in official:
         raise ValueError(
             "these are parameters of transformers' VisualBertModel alone, which has no heads; save "
@@ -132,11 +128,7 @@ _WITHOUT_EFFECT = frozenset(transformers.VisualBertConfig().to_dict()) | {"torch
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> VisualBertConfig:
     """Our configuration for a `config.json` of transformers' VisualBERT, which implies region segment 1, with
-    `overrides`.
-
-    Raises:
-        ValueError: for an option that is unknown or requests a computation that this class lacks.
-    """
+    `overrides`. Raises ValueError for an option that is unknown or requests a computation that this class lacks."""
     readers: Readers = {"bypass_transformer": lambda late: {"early_fusion": not late}, "layer_norm_eps": _check_epsilon}
     fields = read_options("VisualBERT", options, _FIELDS, readers, _WITHOUT_EFFECT)
     return VisualBertConfig(**({"first_region_segment": 1, "padding_piece": 1} | fields | overrides))

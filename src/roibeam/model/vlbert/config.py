@@ -27,7 +27,6 @@ class VLBertConfig(VLBertFields, BertSizes):
 
     @property
     def visual_width(self) -> int:
-        """Width of a visual feature."""
         return self.visual_size or self.hidden_size
 
     @property

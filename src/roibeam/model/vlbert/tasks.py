@@ -129,11 +129,8 @@ class VLBertForVqa(VLBertTaskModel):
 
     @torch.no_grad()
     def start_from_words(self, answer_pieces: Sequence[Sequence[int]]) -> None:
-        """The last layer starts as the mean word embedding of each answer's pieces (`CLASSIFIER_PRETRAINED`).
-
-        Raises:
-            ValueError: if there are not as many answers as labels, or an answer has no piece.
-        """
+        """The last layer starts as the mean word embedding of each answer's pieces (`CLASSIFIER_PRETRAINED`). Raises
+        ValueError if there are not as many answers as labels, or an answer has no piece."""
         words, decoder = self.vlbert.embeddings.words.weight, self.answer_head.decoder
         if len(answer_pieces) != len(decoder.weight) or words.shape[1] != decoder.weight.shape[1]:
             raise ValueError(
@@ -147,11 +144,8 @@ class VLBertForVqa(VLBertTaskModel):
 
 
 class VLBertForVcr(VLBertTaskModel):
-    """One score for each choice from the pooled [CLS], and the class of regions (section 4.2.1).
-
-    Raises:
-        ValueError: if the config has no pooler, or a masked-word classifier.
-    """
+    """One score for each choice from the pooled [CLS], and the class of regions (section 4.2.1). Raises ValueError if
+    the config has no pooler, or a masked-word classifier."""
 
     def __init__(self, config: VLBertTaskConfig) -> None:
         super().__init__(config)

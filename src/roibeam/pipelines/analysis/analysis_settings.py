@@ -71,7 +71,6 @@ def default_output_path(checkpoint: str, given: Path | None, name: str) -> Path:
 
     Args:
         checkpoint: as of `load_model`.
-        given: path that the user gives.
         name: of a folder or file, such as "evaluation" or "probe.svg".
     Raises:
         ValueError: when `given` is None and the checkpoint is no run's folder, or when something is there.

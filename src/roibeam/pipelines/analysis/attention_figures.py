@@ -167,7 +167,6 @@ def grouped_looks(
 ) -> tuple[list[Group], list[LayerLooks]]:
     """
     Args:
-        pieces: of each word.
         figures: as of `pictured_heads`.
     """
     layers, heads = pictured_heads(figures)

@@ -123,7 +123,6 @@ def parses_by_caption(parses: Iterable[Parse], captions: Sequence[CaptionKey], s
 
     Args:
         captions: all that may be parsed, in the order of the data set's files.
-        source: the file, for errors.
     Raises:
         ValueError: when only some have a `sent_id`, one comes twice, or without them the numbers are not equal.
     """
@@ -156,7 +155,6 @@ class Questioner:
         word: which piece of a source looks: its "last", its "first", the "mean" of all; "head" is the last piece of a
             phrase's head word. Of an arc's other word "head" is "last".
         parses: by caption; None: questions about phrases alone.
-        left_out: counts what gives no question.
         cut_words: as of `EvaluationSamples`: of a caption that is longer than the model takes.
     """
 

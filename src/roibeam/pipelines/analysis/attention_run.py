@@ -74,11 +74,7 @@ class QuestionData:
 
 
 def read_questions(store: FeatureStore, samples: EvaluationSamples, request: AttentionRequest) -> QuestionData:
-    """Reads captions, parses and records, and makes the questions.
-
-    Args:
-        samples: of the model.
-    """
+    """Reads captions, parses and records, and makes the questions."""
     counts, left_out = EntityCounts(), LeftOut()
     names = None if request.split is None else split_names(request.entities, request.split)
     images = list(read_entities(request.entities, counts, names=names, rule=RULES[request.rules][0]))
@@ -94,7 +90,13 @@ def read_questions(store: FeatureStore, samples: EvaluationSamples, request: Att
 
     @lru_cache(maxsize=max(request.batch_size, 1))
     def record_of(record_id: str) -> RegionRecord:
-        return _strongest(store.get(record_id, check=True), request.max_regions or 0)
+        record = store.get(record_id, check=True)  # heads, baseline and ceiling use the same regions of it
+        most = request.max_regions or 0
+        if not most or record.num_regions <= most:
+            return record
+        kept = np.sort(strongest_regions(record, most))
+        fields = {name: getattr(record, name)[kept] for name in ("boxes", "features", "class_ids", "class_scores")}
+        return replace(record, **fields, attribute_ids=None, attribute_scores=None, class_distribution=None)
 
     questioner = Questioner(samples.pieces_of_words, request.word, parses, left_out, samples.cut_words)
     captions: list[CaptionQuestions] = []
@@ -108,16 +110,6 @@ def read_questions(store: FeatureStore, samples: EvaluationSamples, request: Att
     if not captions:
         raise ValueError(f"no question can be made from --entities {request.entities!r}: {'; '.join(notes)}")
     return QuestionData(tuple(captions), record_of, notes)
-
-
-def _strongest(record: RegionRecord, most: int) -> RegionRecord:
-    """Returns the record with only its `most` best-scored regions, in their order; 0 keeps all. Heads, baseline and
-    ceiling then use only these."""
-    if not most or record.num_regions <= most:
-        return record
-    kept = np.sort(strongest_regions(record, most))
-    fields = {name: getattr(record, name)[kept] for name in ("boxes", "features", "class_ids", "class_scores")}
-    return replace(record, **fields, attribute_ids=None, attribute_scores=None, class_distribution=None)
 
 
 def _check_match(found: dict[str, str | None], request: AttentionRequest) -> None:

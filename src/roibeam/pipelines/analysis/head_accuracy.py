@@ -84,7 +84,6 @@ def head_looks(
     Args:
         model: a `PreTrainingModel` in evaluation mode.
         captions: at least one, those of an image beside one another.
-        record_of: by id.
         progress: is called after each caption.
     Raises:
         ValueError: for a model in which no word looks at a region, or whose attention is no number.
@@ -171,7 +170,6 @@ class PaperRow:
 
     Attributes:
         name: `ENTITY`, or the relation as the paper calls it.
-        where: section or table.
         baseline, accuracy: in percent.
         head: of that accuracy, as layer-head; "" where it is not named.
     """
@@ -206,7 +204,6 @@ def differences(request: AttentionRequest, model: str, *, layers: int, heads: in
     Args:
         model: its class, such as "VisualBertForPreTraining".
         layers, heads: in which words look at regions.
-        images: number of those with questions.
     """
     found = [] if model.startswith("VisualBert") else [model]
     if (layers, heads) != (_LAYERS, _HEADS):
@@ -265,7 +262,6 @@ class HeadFigures:
 
     Attributes:
         name: "entity", or a relation as the parses call it; paper_name: as the paper does.
-        questions, images: their numbers.
         baseline: accuracy of the region with the best detection score; by_lot: of a region drawn by lot; ceiling: share
             of questions that any region answers.
         uniform: share of regions among all that could be looked at.

@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import plural
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.inputs import VLBatch
@@ -90,7 +89,6 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, verb: str) -> Any:
     """Returns the checkpoint's model, which predicts masked words, masked regions and matches.
 
     Args:
-        named: the checkpoint as the user names it.
         verb: for errors, such as "probe".
     Raises:
         ValueError: for a model with the heads of another task.
@@ -211,20 +209,17 @@ class PhotoFeatures:
         image_id, count = batch.sample_ids[row], int(batch.region_mask[row].sum())
         hides = bool(batch.masked_regions[row].any()) and self._joint.choices.masked_pixels == "blank"
         if not hides and image_id in self._kept:
-            return self._read(image_id)
+            place, boxes = self._kept[image_id]
+            width = self._encoder.feature_dim
+            self._file.seek(place)
+            raw = self._file.read((len(boxes) + self._with_whole_image) * width * 4)
+            return _PhotoRow(boxes, torch.from_numpy(np.frombuffer(raw, np.float32).reshape(-1, width).copy()))
         made = self._made(batch, row, count)
         if not hides:
             place = self._file.seek(0, os.SEEK_END)
             self._file.write(made.features.numpy().tobytes())
             self._kept[image_id] = (place, made.boxes)
         return made
-
-    def _read(self, image_id: str) -> _PhotoRow:
-        place, boxes = self._kept[image_id]
-        width = self._encoder.feature_dim
-        self._file.seek(place)
-        raw = self._file.read((len(boxes) + self._with_whole_image) * width * 4)
-        return _PhotoRow(boxes, torch.from_numpy(np.frombuffer(raw, np.float32).reshape(-1, width).copy()))
 
     def _made(self, batch: VLBatch, row: int, count: int) -> _PhotoRow:
         height, width = batch.image_hw[row].int().tolist()
@@ -266,27 +261,8 @@ def features_for(
         images, scratch, device: as of `RecordPhotos` and `PhotoFeatures`.
     """
     if isinstance(found, JointCheckpoint):
-        photos = open_photos(store, image_ids, images)
+        photos = RecordPhotos.of_all(store, image_ids, images)
         return PhotoFeatures(found.joint, photos, scratch=scratch, device=device)
     if images is not None:
         raise ValueError(f"{found.source} reads stored features; leave --photos out")
     return None
-
-
-def open_photos(store: FeatureStore, image_ids: Iterable[str], folder: str | None) -> RecordPhotos:
-    """Opens the photos of all these images.
-
-    Args:
-        folder: as of `RecordPhotos`.
-    Raises:
-        ValueError: when one is missing: with fewer images a search is easier.
-    """
-    ids = list(image_ids)
-    photos = RecordPhotos(store, ids, folder)
-    if missing := photos.missing():
-        image_id, why = next(iter(missing.items()))
-        raise ValueError(
-            f"{plural(len(missing), 'image')} of {len(ids):,} without a photo, such as {image_id!r}: {why}; this "
-            f"model reads photos: name their folder with --photos"
-        )
-    return photos

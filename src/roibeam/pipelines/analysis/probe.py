@@ -104,7 +104,6 @@ class HiddenRegion:
 
     Attributes:
         number: its place in the record.
-        seen_as: what the detector calls it.
         guesses: best first.
     """
 
@@ -120,7 +119,6 @@ class WordsToRegions:
     Attributes:
         weights: (T, R) float, rows of at most 1; the rest goes to words and to the whole image.
         layer: counted from 1 among the layers that have such weights; heads: whose mean it is, counted from 1.
-        num_layers, num_heads: how many there are.
     """
 
     weights: np.ndarray

@@ -131,7 +131,6 @@ class Sheet:
 
 
 def tag(axes: Any, x: float, y: float, number: int, colour: str, **look: Any) -> None:
-    """A number on its colour."""
     box = {"facecolor": colour, "edgecolor": "none", "boxstyle": "square,pad=0.15"}
     axes.text(x, y, str(number), color=text_colour_on(colour), fontsize=FONT, bbox=box, **look)
 
@@ -290,7 +289,6 @@ def _draw_guesses(sheet: Sheet, result: ProbeResult) -> None:
 
 
 def _guesses(result: ProbeResult) -> Iterator[tuple[str, tuple[Guess, ...]]]:
-    """Title and guesses of each word and of each hidden region."""
     for number, word in enumerate(result.words, start=1):
         yield ("[MASK]" if len(result.words) == 1 else f"[MASK] number {number}"), word.guesses
     for region in result.regions:
@@ -313,7 +311,6 @@ def write_probe_files(
     Args:
         out: an .svg or .png file.
         photo, banner: as of `draw_probe`.
-        notes: on the regions, for the numbers.
     """
 
     draw = partial(draw_probe, result, record, names, text=text, photo=photo, banner=banner)

@@ -39,8 +39,6 @@ class Probed:
     """
     Attributes:
         result: the model's predictions.
-        record: the regions of the image.
-        picture: the file written.
         numbers: those of the picture and more, as in the .json file beside it.
         notes: on the device, the detector, and what was left out or assumed of the checkpoint; for people.
         device: where the model ran, as torch names it.
@@ -178,7 +176,6 @@ def _check_record(request: ProbeRequest) -> None:
 
 
 def _stored(request: ProbeRequest, found: ModelCheckpoint) -> _Seen:
-    """Returns the record of a store."""
     assert request.store is not None
     with FeatureStore(request.store) as opened:
         notes = check_feature_space(found, opened)

@@ -74,7 +74,7 @@ def group_page(group: Any, context: Any) -> str:
     page = [*_usage(f"{called(context)} COMMAND [OPTIONS]"), "", *_paragraphs(text), *_examples(examples)]
     rows: dict[str, list[tuple[str, str]]] = {}
     for words, command, panel in _commands(group):
-        rows.setdefault(panel, []).append((words, _first_sentence(command)))
+        rows.setdefault(panel, []).append((words, " ".join(_parts(command.help)[0].partition("\n\n")[0].split())))
     for panel in sorted(rows, key=lambda panel: _place(panel, COMMAND_GROUPS)):
         page += _section(panel, rows[panel])
     options = [each for each in group.params if each.param_type_name == "option"]
@@ -119,10 +119,6 @@ def _parts(text: str | None) -> tuple[str, list[str]]:
     """Splits a help text into prose and examples."""
     prose, _, below = (text or "").partition(f"{_EXAMPLES}\n")
     return prose.strip(), [line.strip() for line in below.splitlines() if line.strip()]
-
-
-def _first_sentence(command: Any) -> str:
-    return " ".join(_parts(command.help)[0].partition("\n\n")[0].split())
 
 
 def _group(option: Any) -> str:

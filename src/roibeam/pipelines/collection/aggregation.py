@@ -94,7 +94,6 @@ class Aggregated:
         })  # fmt: skip
 
     def kept(self) -> Iterator[Pair]:
-        """Yields the kept pairs by id."""
         for row in self._table.stream(_CHOSEN + "WHERE users <= ? ORDER BY images.id", (self._limit,)):
             yield _chosen(*row)
 
@@ -113,13 +112,11 @@ class Aggregated:
 def aggregate(
     pairs: Iterable[Pair], limits: AggregationThresholds, evaluation: Callable[[FetchedPicture], str | None]
 ) -> Aggregated:
-    """Aggregates pairs to one for each image.
+    """Aggregates pairs to one for each image. Raises OSError if there is no room for the table, see `ScratchDatabase`.
 
     Args:
         pairs: all that passed the steps before, in any order; the result does not depend on it.
         evaluation: why a picture is an evaluation image, or None.
-    Raises:
-        OSError: if there is no room for the table, see `ScratchDatabase`.
     """
     table = ScratchDatabase(*_TABLES)
     table.add("INSERT INTO pairs VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, pairs))

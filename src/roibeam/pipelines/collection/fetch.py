@@ -69,7 +69,6 @@ def take_images(earlier: Path, work: Path, limits: DownloadLimits) -> int:
     Args:
         earlier: the other collection's folder.
         work: has the new list of images already, sorted by address as the other one's is.
-        limits: of the new download.
     Returns:
         How many images were taken.
     Raises:

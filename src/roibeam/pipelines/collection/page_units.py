@@ -24,8 +24,6 @@ def read_html(root: str, names: tuple[str, ...], *, base_url: str, max_bytes: in
     """Reads pages in the order of `names`. A body over `max_bytes` comes cut to one byte more.
 
     Args:
-        root: the folder.
-        names: paths below it.
         base_url: prefix of a page's path; ends in "/".
     """
     for name in names:

@@ -20,7 +20,6 @@ class Page:
     Attributes:
         url: its address, http or https; of a folder of HTML its place below `--base-url`, by default below
             `NOWHERE`.
-        body: the HTML, undecoded.
         charset: encoding by the HTTP header; None without one.
         robots: directives on its use in its headers, see `usage_directives`.
         place: where it was read, for reports: "crawl.warc.gz, record 17" or "docs/a.html".
@@ -165,7 +164,6 @@ class PageCandidate:
     """Result of steps 1 to 4 on one page: its dominant image with the texts that passed the rules (at least one).
 
     Attributes:
-        page_url: of the page.
         language: of its visible text ("en"); `language_score` 0..1.
     """
 
@@ -182,7 +180,6 @@ class FetchedPicture:
     """A picture that was fetched and can be decoded.
 
     Attributes:
-        url: that it was fetched from.
         path: absolute, of its file.
         sha256: of its bytes, hex.
         phash: perceptual hash, 16 hex digits (64 bits, a DCT of 32x32 grey pixels).

@@ -31,8 +31,6 @@ class Counts:
 
     Attributes:
         taken: pages, or pictures, that came in.
-        kept: of them.
-        reasons: dropped ones by reason.
         text_reasons: candidate texts by the rule against them.
         words: number of words of kept texts -> texts.
         hosts: host -> [taken, kept].

@@ -89,7 +89,6 @@ class Collection:
     Attributes:
         pages, fetch, pictures: counts of steps 1 to 4, of the fetch, and of steps 5 and 6.
         pairs: kept and dropped by aggregation.
-        figures: of the kept ones.
         notes: steps that are off, for people.
     """
 
@@ -172,7 +171,6 @@ _UNFIT_TO_SHOW = frozenset({Reason.NSFW.value, Reason.ADULT_WORD.value})
 
 
 def write_report(out: Path, done: Collection) -> None:
-    """Writes OUT/report.html."""
     summary, pages = done.summary(), done.pages
     parts = [
         page_start(

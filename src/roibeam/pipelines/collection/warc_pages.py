@@ -41,12 +41,24 @@ def record_end(file: BinaryIO, start: int) -> int | None:
     if not head:
         return start
     if head.startswith(_GZIP_HEAD):
-        return _member_end(file, start)
+        # Unpacks the gzip member, a piece at a time.
+        file.seek(start)
+        unpack = zlib.decompressobj(wbits=31)
+        place = start
+        try:
+            while not unpack.eof and (piece := file.read(_PIECE)):
+                place += len(piece)
+                while piece and not unpack.eof:
+                    unpack.decompress(piece, _PIECE)
+                    piece = unpack.unconsumed_tail
+        except zlib.error:
+            return None
+        return place - len(unpack.unused_data)
     lines, blank, _ = head.partition(b"\r\n\r\n")
     found = _CONTENT_LENGTH.search(lines)
     if not head.startswith(b"WARC/") or not blank or found is None:
         return None
-    return min(start + len(lines) + len(blank) + int(found[1]), _size(file))
+    return min(start + len(lines) + len(blank) + int(found[1]), file.seek(0, os.SEEK_END))
 
 
 def next_record(file: BinaryIO, start: int, *, is_packed: bool) -> int | None:
@@ -84,31 +96,11 @@ def is_at_end(file: BinaryIO, place: int) -> bool:
     return True
 
 
-def _member_end(file: BinaryIO, start: int) -> int | None:
-    """Unpacks the gzip member, a piece at a time."""
-    file.seek(start)
-    unpack = zlib.decompressobj(wbits=31)
-    place = start
-    try:
-        while not unpack.eof and (piece := file.read(_PIECE)):
-            place += len(piece)
-            while piece and not unpack.eof:
-                unpack.decompress(piece, _PIECE)
-                piece = unpack.unconsumed_tail
-    except zlib.error:
-        return None
-    return place - len(unpack.unused_data)
-
-
 def _begins_a_record(data: bytes) -> bool:
     try:
         return zlib.decompressobj(wbits=31).decompress(data, 5) == b"WARC/"
     except zlib.error:
         return False
-
-
-def _size(file: BinaryIO) -> int:
-    return file.seek(0, os.SEEK_END)
 
 
 _MAX_DAMAGED = 10_000  # places in a file from which it is read anew: each costs as much as many good records
@@ -157,7 +149,10 @@ def _read(place: str, max_bytes: int, allowed: tuple[str, ...] | None) -> Iterat
                     else:
                         others.add(str(record.record_type))
             except (OSError, ValueError, EOFError, UnicodeError) as problem:  # any error of FastWARC in hostile bytes
-                if _is_of_machine(problem):
+                has_number = isinstance(problem, OSError) and problem.errno is not None
+                if has_number or isinstance(
+                    problem, ConnectionError | TimeoutError
+                ):  # a disk or a network failed, not the bytes
                     raise
                 error = str(problem)
             if not file.seekable():
@@ -175,12 +170,6 @@ def _read(place: str, max_bytes: int, allowed: tuple[str, ...] | None) -> Iterat
             yield BrokenPage(name, Reason.NO_PAGE, f"no response record: {found}")
 
 
-def _is_of_machine(error: Exception) -> bool:
-    """Whether a disk or a network failed, and not the bytes."""
-    has_number = isinstance(error, OSError) and error.errno is not None
-    return has_number or isinstance(error, ConnectionError | TimeoutError)
-
-
 def _goes_on(file: BinaryIO, start: int, last: int | None, *, is_packed: bool) -> tuple[int | None, bool]:
     """Returns the byte to read on from, None at the end, and whether something damaged is passed over.
 
@@ -188,7 +177,6 @@ def _goes_on(file: BinaryIO, start: int, last: int | None, *, is_packed: bool) -
     So the end of the last record that it found decides, and not its error.
 
     Args:
-        start: byte from which it read.
         last: beginning of the last record that it found; None if it found none.
     """
     end = start if last is None else record_end(file, last)

@@ -283,7 +283,12 @@ def box_canvas(
     frame = Rectangle(0, 0, width, height)
     places = place_labels([each.box for each in labelled], sizes, frame=frame, line=unit)
     for each, place in reversed(list(zip(labelled, places, strict=True))):
-        parts.append(_box_label(each, place, unit))
+        parts.append(
+            f'<rect x="{place.x:.1f}" y="{place.y:.1f}" width="{place.width:.1f}" height="{place.height:.1f}" '
+            f'fill="{each.colour}"/><text x="{place.x + 3.5 * unit:.1f}" y="{place.y + 10.8 * unit:.1f}" '
+            f'font-size="{_FONT_CSS_PX * unit:.2f}" textLength="{max(place.width - 7 * unit, unit):.1f}" '
+            f'lengthAdjust="spacingAndGlyphs" fill="{text_colour_on(each.colour)}">{escaped(each.label, 40)}</text>'
+        )
     return "".join([*parts, "</svg>"])
 
 
@@ -296,12 +301,3 @@ def _box(each: DrawnBox) -> str:
         return box
     under = f'<rect class="under" {place} stroke="{text_colour_on(each.colour)}"/>'
     return f"<g><title>{escaped(each.tooltip or each.label)}</title>{under}{box}</g>"
-
-
-def _box_label(each: DrawnBox, place: Rectangle, unit: float) -> str:
-    return (
-        f'<rect x="{place.x:.1f}" y="{place.y:.1f}" width="{place.width:.1f}" height="{place.height:.1f}" '
-        f'fill="{each.colour}"/><text x="{place.x + 3.5 * unit:.1f}" y="{place.y + 10.8 * unit:.1f}" '
-        f'font-size="{_FONT_CSS_PX * unit:.2f}" textLength="{max(place.width - 7 * unit, unit):.1f}" '
-        f'lengthAdjust="spacingAndGlyphs" fill="{text_colour_on(each.colour)}">{escaped(each.label, 40)}</text>'
-    )

@@ -52,12 +52,9 @@ def check_id_prefix(prefix: str) -> None:
 
 
 def path_below(name: str) -> str:
-    """A file name taken from an annotation file -> the path below the image root, without "." and ".." parts.
-
-    Raises:
-        ValueError: if the name is absolute, climbs out of the root or names no file: annotation files come from
-            strangers. The message is a short reason without the name, so that rows can be counted by it.
-    """
+    """A file name taken from an annotation file -> the path below the image root, without "." and ".." parts. Raises
+    ValueError if the name is absolute, climbs out of the root or names no file: annotation files come from strangers.
+    The message is a short reason without the name, so that rows can be counted by it."""
     if len(name) > MAX_PATH_LETTERS:
         raise ValueError(f"path longer than {MAX_PATH_LETTERS} characters")
     relative = os.path.normpath(name)

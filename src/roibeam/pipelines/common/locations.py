@@ -163,8 +163,6 @@ class TarRange:
 
 @dataclass(frozen=True)
 class ZipPlace:
-    """A location in a zip."""
-
     archive: str
     member: str
 

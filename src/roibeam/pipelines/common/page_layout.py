@@ -46,9 +46,7 @@ def page_start(title: str, summary: str, *more: str, style: str = "") -> str:
     """Returns a page up to its first section.
 
     Args:
-        summary: one sentence on the content.
         more: texts under it, such as how good the results are.
-        style: CSS of this page alone.
     """
     sentences = "".join(f'<p class="summary">{escaped(each, 2000)}</p>\n' for each in (summary, *more) if each)
     return (

@@ -103,10 +103,8 @@ class Plot:
     """A plot of curves.
 
     Attributes:
-        title: above, one line.
         x_label, y_label: names of the axes, with the unit: "step", "loss (nats)".
         series: at least one.
-        levels: to compare them with.
         percent: whether the y values are shares, 0..1, displayed in percent.
         y_range: lowest and highest of the y axis; None takes them from the values: 0 belongs to it, and a spike among
             many values does not flatten them.

@@ -117,7 +117,6 @@ def _s3_client(process: int) -> Any:
 
 
 def read_url(url: str, *, max_bytes: int) -> bytes:
-    """Reads a whole file."""
 
     def read() -> bytes:
         with open_url(url) as file:

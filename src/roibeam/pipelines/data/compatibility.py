@@ -127,13 +127,7 @@ def check_text_room(sampling: object, name: str, least: int) -> None:
 
 
 def check_positions(positions: int, max_pieces: int) -> None:
-    """
-    Args:
-        positions: of a text in the model.
-        max_pieces: that a caption is cut to.
-    Raises:
-        ValueError: when longer captions would not fit.
-    """
+    """Raises ValueError when a caption may be cut to more pieces than a text of the model has."""
     if max_pieces > positions:
         raise ValueError(
             f"captions of up to {max_pieces} pieces, the model was made for {positions}; set sampling.max_pieces or "

@@ -58,7 +58,6 @@ def choice_words(chosen: ChosenDetector, detector: str | None, settings: Sequenc
     """Line for the user on the chosen detector, and on changes of its preset.
 
     Args:
-        detector: as the user named it.
         settings: "section.field=value" each, as the user gave them.
         with_boxes: whether the boxes are given, so that no region is selected.
     """
@@ -181,7 +180,6 @@ def choice_note(subject: str, known: Sequence[Fingerprint], other: str, fingerpr
         subject: the one side, such as "the model was trained on".
         known: its features: where there are several, one of them is enough to agree with.
         other: the other side, such as "store b has".
-        fingerprint: its features.
     """
     pairs, tails = [], ["region features mean the same"]
     for words in (boxes_words, dtype_words, _mode_words):
@@ -317,7 +315,6 @@ class Features:
 
         Args:
             of: the recipe's name.
-            store: its path.
             boxes_alone: the run makes features of its own, and reads the boxes of the store.
         """
         pairs = []

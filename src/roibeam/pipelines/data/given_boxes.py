@@ -76,14 +76,11 @@ class _Row:
 
 
 class GivenBoxes:
-    """Boxes by image id.
+    """Boxes by image id. Raises ValueError if two rows have different boxes for one image.
 
     Args:
         location: absolute path of the file or folder that they are from.
         rows: the id of each image in the source, and its boxes.
-
-    Raises:
-        ValueError: if two rows have different boxes for one image.
     """
 
     def __init__(self, location: str, rows: Iterable[tuple[str, ImageBoxes]]) -> None:

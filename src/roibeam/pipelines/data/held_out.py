@@ -51,7 +51,6 @@ class RuleReport:
     """Images of one rule that are in a source or store.
 
     Attributes:
-        rule: as the user gave it.
         location: the file; of a folder that the user named, one of its files.
         held_out: images that the file holds out.
         found: of those, how many are inside.

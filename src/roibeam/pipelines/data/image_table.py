@@ -280,7 +280,6 @@ class ImageTable(Sequence[ImageRef]):
         return [self[place] for place in places]
 
     def compared_with(self, planned: Iterable[tuple[int, ImageRef]]) -> ComparedImages:
-        """Compares these images with those that are planned."""
         self._database.rows("DROP TABLE IF EXISTS planned")
         self._database.rows(f"CREATE TABLE planned {_TYPES[:-1]}, shard INTEGER, PRIMARY KEY (id)) WITHOUT ROWID")
         self._database.add(
@@ -368,7 +367,6 @@ class ComparedImages:
     """The images of a table beside planned ones; good until the table is compared again.
 
     Attributes:
-        new: images that are not planned.
         num_gone: planned ones that the table does not have, under no other id either.
     """
 
@@ -429,7 +427,6 @@ def _merged(rows: Iterator[_Row]) -> Iterator[_Row]:
 
 
 def _two_images(image_id: str, one: str, other: str, num_doubled: int) -> ValueError:
-    """The error that two locations have one id."""
     more = f" ({num_doubled:,} ids are of two images)" if num_doubled > 1 else ""
     extensions = [os.path.splitext(location.partition("::")[0])[1] for location in (one, other)]
     cure = (

@@ -38,7 +38,6 @@ class LabelledPhotos:
         root: folder that their file names are below.
         class_names, attribute_names: in id order; no attribute names where the files have none.
         left_out: for each reason how many objects, attributes or rows of the files are not here.
-        path: of the labels, for messages.
     """
 
     images: tuple[LabelledImage, ...]
@@ -178,7 +177,6 @@ def look_at_photos(
     Args:
         exif_orientation: "applied" or "ignored", as the photos will be decoded.
         is_needed: photos that are looked at.
-        option: that names their folder.
     Returns:
         The same, labels without a size fitted to their photos.
     Raises:

@@ -17,9 +17,7 @@ TASK, TOY_TASK = "a task's model", "--toy of a task"
 class ModeChange(NamedTuple):
     """
     Attributes:
-        mode: one of those above.
         fields: as `--set` names them, that it changes.
-        words: what they become, and why.
     """
 
     mode: str
@@ -105,5 +103,4 @@ MODE_CHANGES = (
 
 
 def changed_by(modes: Collection[str]) -> Iterator[ModeChange]:
-    """Changes of any of the modes."""
     return (each for each in MODE_CHANGES if each.mode in modes)

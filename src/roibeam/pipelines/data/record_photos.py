@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.store import FeatureStore
+from roibeam.messages import plural
 from roibeam.pipelines.common.image_ids import ID_RULES
 from roibeam.pipelines.common.locations import location_exists, parse_location, read_image
 from roibeam.pipelines.common.remote_files import is_url
@@ -31,7 +32,6 @@ class PhotoLocation:
     """Location of a record's photo; sent to the thread that reads it.
 
     Attributes:
-        image_id: of the record.
         location: as `roibeam.pipelines.common.locations` takes it.
         image_hw: height and width of the decoded photo as the record has them, pixels.
     """
@@ -56,7 +56,11 @@ class RecordPhotos:
     def __init__(self, store: FeatureStore, image_ids: Iterable[str], folder: str | None = None) -> None:
         plan = read_plan(LocalFolder(store.path)) if folder is None else None
         if folder is None and plan is None and (recorded := _folder_of_written_store(store)) is not None:
-            folder = _checked_folder(recorded, store)
+            if not os.path.isdir(recorded):
+                raise ValueError(
+                    f"{recorded}: the photos of {store.path} were here when it was written; name where they are now"
+                )
+            folder = recorded
         if folder is None:
             if plan is None:
                 raise ValueError(
@@ -74,7 +78,9 @@ class RecordPhotos:
         else:
             listing = list_folder(folder)
             self.root = listing.root
-            rows = _found_in(listing, image_ids, _id_rule_of(store))
+            source = store.manifest.config.get("source")
+            rule = source.get("id_rule") if isinstance(source, dict) else None
+            rows = _found_in(listing, image_ids, rule if rule in ID_RULES else ID_RULES[0])
         conventions = store.manifest.config.get("detector", {}).get("conventions", {})
         self._orientation: str | None = conventions.get("exif_orientation")
         self._table = ScratchDatabase("CREATE TABLE photos (id TEXT PRIMARY KEY, location TEXT, why TEXT)")
@@ -83,6 +89,15 @@ class RecordPhotos:
     def missing(self) -> dict[str, str]:
         """Image ids without a photo, each with why: what can be known without reading photos."""
         return dict(self._table.rows("SELECT id, why FROM photos WHERE location IS NULL ORDER BY rowid"))
+
+    @classmethod
+    def of_all(cls, store: FeatureStore, image_ids: Iterable[str], folder: str | None) -> RecordPhotos:
+        """The photos of all these images. Raises ValueError when one is missing."""
+        ids = list(image_ids)
+        photos = cls(store, ids, folder)
+        if missing := photos.missing():
+            raise ValueError(f"{lack_of_photos(missing, len(ids))}; name their folder with --photos")
+        return photos
 
     def place(self, image_id: str, image_hw: tuple[int, int]) -> PhotoLocation:
         """The photo of a record; PhotoError when there is none."""
@@ -118,6 +133,12 @@ class RecordPhotos:
         )
 
 
+def lack_of_photos(missing: Mapping[str, str], num_images: int, what: str = "image") -> str:
+    """Number of images without a photo, for errors, with the first of them (id -> why)."""
+    image_id, why = next(iter(missing.items()))
+    return f"{plural(len(missing), what)} of {num_images:,} without a photo, such as {image_id!r}: {why}"
+
+
 def has_photo_locations(store: FeatureStore) -> bool:
     """Whether a store records where its photos lie, or lay when it was made."""
     return read_plan(LocalFolder(store.path)) is not None or _folder_of_written_store(store) is not None
@@ -129,19 +150,6 @@ def _folder_of_written_store(store: FeatureStore) -> str | None:
     source = config.get("source")
     root = source.get("image_root") if "write" in config and isinstance(source, dict) else None
     return root if isinstance(root, str) else None
-
-
-def _id_rule_of(store: FeatureStore) -> str:
-    """Rule by which the store's ids were made; the usual one if unknown."""
-    source = store.manifest.config.get("source")
-    rule = source.get("id_rule") if isinstance(source, dict) else None
-    return rule if rule in ID_RULES else ID_RULES[0]
-
-
-def _checked_folder(folder: str, store: FeatureStore) -> str:
-    if not os.path.isdir(folder):
-        raise ValueError(f"{folder}: the photos of {store.path} were here when it was written; name where they are now")
-    return folder
 
 
 def _found_in(listing: Listing, image_ids: Iterable[str], id_rule: str) -> Iterator[tuple[str, str | None, str]]:

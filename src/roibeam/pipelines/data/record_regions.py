@@ -78,12 +78,10 @@ MOST_PIXELS_APART = 0.01  # float32 corners of photos of a few thousand pixels, 
 
 def regions_at_boxes(record: RegionRecord, boxes: np.ndarray) -> np.ndarray:
     """(n,) int64, for each box the number of the region at its place; of several the one of its own number, else the
-    first.
+    first. Raises ValueError naming a box without a region, for a store that was extracted at other boxes.
 
     Args:
         boxes: (n, 4), x1 y1 x2 y2 in pixels of the photo. What lies outside the photo does not count, as in extraction.
-    Raises:
-        ValueError: naming a box without a region, for a store that was extracted at other boxes.
     """
     limits = np.array([record.width, record.height] * 2, np.float32)
     clipped = np.clip(np.asarray(boxes, np.float32).reshape(-1, 4), 0, limits)
@@ -111,13 +109,10 @@ Outline = tuple[np.ndarray, ...] | None  # polygons (P, 2), x y in pixels of the
 
 def masks_of_regions(record: RegionRecord, boxes: np.ndarray, outlines: Sequence[Outline], side: int) -> np.ndarray:
     """(K, side, side) float32 for the regions of a record: 1 in cells inside an object's outline, and in all cells of a
-    region that is no object.
+    region that is no object. Raises ValueError when a box is not among the record's.
 
     Args:
         boxes: (n, 4), x1 y1 x2 y2 in pixels of the photo, of the objects.
-        outlines: of each.
-    Raises:
-        ValueError: when a box is not among the record's.
     """
     masks = np.ones((record.num_regions, side, side), np.float32)
     for number, region in enumerate(regions_at_boxes(record, boxes)):
@@ -166,12 +161,10 @@ class ImageObjects:
     """
     Args:
         locations: COCO instances .json, or folders with VCR's metadata. An image is that of the first that has it.
-        image_ids: of the images.
         names_file: names of the classes, one a line, in the order of their numbers; "" for those of the files: of COCO
             instances its categories by number, of VCR COCO's 80.
     Raises:
         ValueError: when a file cannot be read, files have other classes, or an image is in none of them.
-
     Attributes:
         class_names: in the order of their numbers, from 1 on; 0 is the whole image and whatever is no object.
     """

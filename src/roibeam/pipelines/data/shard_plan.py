@@ -50,7 +50,6 @@ class PlannedShard:
 
     Attributes:
         number: from 0; names the files of the shard.
-        num_images: images in it.
         members_digest: SHA-256 over its ids, locations and given boxes; a shard manifest must name the same.
         revision: how often its images were planned anew.
     """
@@ -129,11 +128,8 @@ def members_digest(members: Iterable[ImageRef]) -> str:
 
 
 def read_plan(folder: OutputFolder) -> Plan | None:
-    """The plan of a store, or None where there is none; from its copy, with a line, where plan.json is damaged.
-
-    Raises:
-        ValueError: if plan.json is of another format or version, or is damaged and so is its copy.
-    """
+    """The plan of a store, or None where there is none; from its copy, with a line, where plan.json is damaged. Raises
+    ValueError if plan.json is of another format or version, or is damaged and so is its copy."""
     try:
         plan, damage = _plan_at(folder, PLAN_NAME), None
     except DamagedError as error:
@@ -202,11 +198,8 @@ def _require(condition: bool, otherwise: str) -> None:
 
 
 def read_members(folder: OutputFolder, shard: PlannedShard) -> list[ImageRef]:
-    """The images of one shard, checked against the plan's digest.
-
-    Raises:
-        DamagedError: if the file is missing, damaged or another one.
-    """
+    """The images of one shard, checked against the plan's digest. Raises DamagedError if the file is missing, damaged
+    or another one."""
     try:
         data = folder.read_bytes(_members_name(shard))
     except FileNotFoundError:

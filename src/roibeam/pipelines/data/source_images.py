@@ -199,7 +199,6 @@ class UrlListing(photo_folders.Listing):
 
 
 def list_location(location: str) -> photo_folders.Listing:
-    """The files of a folder or pattern."""
     if is_url(location):
         return UrlListing(location)
     return photo_folders.list_folder(location) if os.path.isdir(location) else photo_folders.list_pattern(location)

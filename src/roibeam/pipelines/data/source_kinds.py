@@ -67,7 +67,6 @@ def open_source(
     or .txt is known by its content. Images of all splits are listed.
 
     Args:
-        location: as the user named it.
         image_root: folder of the images of a file, a path or URL; None means the folder that the file lies in (of VCR
             annotations vcr1images in it, if there is one; of Flickr30k's Sentences, flickr30k-images beside it), or,
             where it holds no photo of the file, a folder near it that does (`photo_folders`). For a Karpathy split it
@@ -137,11 +136,8 @@ def open_sources(
     """Lists the images of several photos, folders and patterns together, as a shell makes them of photos/*.jpg.
 
     An image's id is its path below the nearest folder that holds all that is named: for photos/*.jpg it is what the
-    folder photos gives. One location is opened by `open_source`. Several may also be archives or .parquet lists.
-
-    Raises:
-        ValueError, OSError: as `open_source`; ValueError for a URL or an annotation file among several.
-    """
+    folder photos gives. One location is opened by `open_source`. Several may also be archives or .parquet lists. Raises
+    ValueError or OSError as `open_source`; ValueError for a URL or an annotation file among several."""
     options = _Options(image_root, id_rule, skip_bad_archives, caption_column)
     if len(locations) == 1:
         return open_source(locations[0], **options._asdict())
@@ -159,7 +155,6 @@ def open_sources(
 
 
 def with_prefix(source: Source, prefix: str) -> Source:
-    """The source with its images called PREFIX + id."""
     renamed = source.with_images(replace(image, image_id=prefix + image.image_id) for image in source.images)
     return replace(renamed, id_prefix=prefix)
 

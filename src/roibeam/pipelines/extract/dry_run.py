@@ -41,8 +41,6 @@ class Estimate:
 
     Attributes:
         images: that the run would extract, after those already planned.
-        timed: photos.
-        timed_on: the device, for people.
         seconds_per_image: of one process.
         shard_size: images of a shard, at most.
     """
@@ -79,7 +77,6 @@ class DryRun:
     """Result of a dry run: what a request would do.
 
     Attributes:
-        device: that the run would compute on.
         estimate: None where the images cannot be looked at from here, for the reason in `unlisted`.
         beam_options: all that the runner would get.
         missing: of them, those that the request does not give, as examples.

@@ -70,11 +70,8 @@ class DetectedPhoto:
 
 
 def requested_parts(given: DetectorOptions) -> tuple[ChosenDetector, dict[str, Any], Vocabulary]:
-    """The detector, its sections as the settings change them, and its names. Without torch.
-
-    Raises:
-        ValueError: for a detector that is not known or does not fit together.
-    """
+    """The detector, its sections as the settings change them, and its names. Without torch. Raises ValueError for a
+    detector that is not known or does not fit together."""
     check_device(given.device)
     chosen = chosen_detector(given)
     parts = detector_parts(chosen, given)
@@ -82,11 +79,8 @@ def requested_parts(given: DetectorOptions) -> tuple[ChosenDetector, dict[str, A
 
 
 def detect_photo(photo: Path, given: DetectorOptions) -> DetectedPhoto:
-    """Builds the detector, and finds the regions of one photo.
-
-    Raises:
-        ValueError: for a detector that is not known or does not fit together, and a photo that cannot be used.
-    """
+    """Builds the detector, and finds the regions of one photo. Raises ValueError for a detector that is not known or
+    does not fit together, and a photo that cannot be used."""
     chosen, parts, names = requested_parts(given)
     try:
         pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
@@ -152,7 +146,6 @@ class RecordView:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Lines for the terminal."""
         record = self.record
         numbers = ", ".join(f"{name} {value:.3f}" for name, value in self.statistics.items())
         lines = [

@@ -45,13 +45,11 @@ def extract(
         boxes: file of boxes to describe, in place of those that the detector proposes.
         captions: caption file of the photos; the store keeps its texts.
         device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>".
-        workers: processes on this machine.
     Returns:
         how the run ended. Photos that cannot be used are no error: `failures` counts them by reason, and `succeeded` is
         false when more than 5 % of them failed.
     Raises:
         ValueError: one line: what is unknown, missing or does not fit together.
-        OSError: if something cannot be read or written.
     """
     named = (photos,) if isinstance(photos, str | os.PathLike) else tuple(photos)
     request = ExtractRequest(

@@ -88,11 +88,8 @@ def make_plan(work: Work, plan: Plan | None, max_failures: float, *, replaced: P
 def fitting_plan(work: Work, plan: Plan | None) -> Plan | None:
     """The store's plan; None if it was made for other images or settings and nothing was extracted yet.
 
-    The same run goes on with its plan, so that every image in it is accounted for.
-
-    Raises:
-        ValueError: unless it is of this source and these settings, or unused; names the difference.
-    """
+    The same run goes on with its plan, so that every image in it is accounted for. Raises ValueError unless it is of
+    this source and these settings, or unused; names the difference."""
     if plan is None:
         return None
     planned = {"mode": work.detector.mode} | plan.settings  # plans of earlier versions do not have it

@@ -78,7 +78,20 @@ def open_detector(
     """
     given = request.detector
     if (config := detectron2_config(given.detector)) is not None:
-        return _of_detectron2(config, request, threads, tell=tell)
+        parts, vocabulary = detectron2_parts(config, given)
+        if not request.run.json:
+            boxes = "given boxes" if request.images.boxes is not None else selection_name(asdict(parts["selection"]))
+            tell(f"detector {given.detector} of detectron2, {boxes}")
+        spec = DetectorSpec(
+            parts["detector"],
+            parts["selection"],
+            str(given.weights),
+            given.device,
+            threads,
+            CONVENTIONS["d2"],
+            given.mode,
+        )
+        return spec, vocabulary
     chosen = chosen_detector(given)
     with_boxes = request.images.boxes is not None
     recorded = None if plan is None else _recorded(plan)
@@ -101,7 +114,6 @@ def open_detector(
 
 
 def chosen_detector(given: DetectorOptions) -> ChosenDetector:
-    """The detector that the names of a request choose."""
     return choose_detector(
         given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
         weights=given.weights,
@@ -162,20 +174,6 @@ def detectron2_parts(config: Detectron2Config, given: DetectorOptions) -> tuple[
     parts = apply_overrides({"detector": config, "selection": selection}, given.set)
     # The number of names that it needs is known from the network only.
     return parts, Vocabulary() if given.vocab is None else read_vocabulary(given.vocab)
-
-
-def _of_detectron2(
-    config: Detectron2Config, request: ExtractRequest, threads: int | None, *, tell: Callable[[str], None]
-) -> tuple[DetectorSpec, Vocabulary]:
-    given = request.detector
-    parts, vocabulary = detectron2_parts(config, given)
-    if not request.run.json:
-        boxes = "given boxes" if request.images.boxes is not None else selection_name(asdict(parts["selection"]))
-        tell(f"detector {given.detector} of detectron2, {boxes}")
-    spec = DetectorSpec(
-        parts["detector"], parts["selection"], str(given.weights), given.device, threads, CONVENTIONS["d2"], given.mode
-    )
-    return spec, vocabulary
 
 
 def _as_recorded(chosen: ChosenDetector, given: DetectorOptions, recorded: _Recorded | None) -> ChosenDetector:

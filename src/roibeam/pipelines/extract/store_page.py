@@ -102,7 +102,6 @@ class ReportFacts:
     """Facts of the page about the run; plain data.
 
     Attributes:
-        store_name: the title.
         num_images: images that were to be extracted; each should have become a record or a failure.
         num_records, num_regions, num_failures: of the whole store.
         seconds: wall time of the last run that extracted something; None when that is not known.
@@ -157,11 +156,9 @@ class Photo:
     """One photo of the grid.
 
     Attributes:
-        image_id: of its record.
         image_hw: (height, width) of the record, pixels.
         num_regions: of the record; `regions` holds the ones to draw, best first.
         thumbnail_jpeg: the photo made small; None when there is none.
-        missing: why there is none.
     """
 
     image_id: str
@@ -192,7 +189,10 @@ def page_html(
 ) -> Iterator[str]:
     """Yields the page, part by part. `regions_per_photo` and `attribute_score` are limits that it states."""
     yield PAGE_HEAD.format(title=escaped(facts.store_name, 120), style=PAGE_STYLE + _STYLE)
-    yield from _header(facts)
+    yield f'<header><h1>{escaped(facts.store_name, 200)}</h1>\n<dl class="details">'
+    for name, value in facts.details:
+        yield f"<div><dt>{escaped(name, 60)}</dt><dd>{escaped(value)}</dd></div>"
+    yield "</dl></header>\n<main>\n"
     yield from _notes(facts)
     yield _counts(facts, figures)
     if figures.num_records:
@@ -200,13 +200,6 @@ def page_html(
     yield from _failures(failures, facts.num_failures)
     yield from _photos(photos, facts, regions_per_photo)
     yield PAGE_END
-
-
-def _header(facts: ReportFacts) -> Iterator[str]:
-    yield f'<header><h1>{escaped(facts.store_name, 200)}</h1>\n<dl class="details">'
-    for name, value in facts.details:
-        yield f"<div><dt>{escaped(name, 60)}</dt><dd>{escaped(value)}</dd></div>"
-    yield "</dl></header>\n<main>\n"
 
 
 def _notes(facts: ReportFacts) -> Iterator[str]:

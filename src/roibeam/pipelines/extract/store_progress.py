@@ -30,7 +30,6 @@ class Status:
     """State of a run at one time.
 
     Attributes:
-        finished: shards with a manifest.
         in_work: shards without one whose attempt has a heartbeat, the longest silent one first.
         is_complete: whether all shards are finished and the store manifest is there.
         seen_at: when this was read, Unix seconds.
@@ -86,11 +85,8 @@ class NotPlannedError(ValueError):
 
 
 class StatusView:
-    """Reads the progress of a store's run, again and again; finished shards are read once.
-
-    Raises:
-        NotPlannedError: when no run of `roibeam extract` has started there.
-    """
+    """Reads the progress of a store's run, again and again; finished shards are read once. Raises NotPlannedError when
+    no run of `roibeam extract` has started there."""
 
     def __init__(self, folder: OutputFolder) -> None:
         self._folder = folder
@@ -235,7 +231,6 @@ class SeveralStatus:
         return any(status is not None and status.state == RUNNING for status in self.looks.values())
 
     def json_lines(self) -> Iterator[dict[str, Any]]:
-        """An object for each store."""
         for store, status in self.looks.items():
             not_started = {"event": "progress", "store": store, "state": NOT_STARTED}
             yield not_started if status is None else status_json(status, store)
@@ -248,11 +243,8 @@ class SeveralStatus:
 
 
 class SeveralView:
-    """Reads the progress of several stores' runs, again and again.
-
-    Raises:
-        NotPlannedError: when a look at one store alone finds no run; of several it may come later.
-    """
+    """Reads the progress of several stores' runs, again and again. Raises NotPlannedError when a look at one store
+    alone finds no run; of several it may come later."""
 
     def __init__(self, stores: Sequence[str]) -> None:
         self._views: dict[str, StatusView | None] = dict.fromkeys(stores)

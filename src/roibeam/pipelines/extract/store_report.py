@@ -239,7 +239,6 @@ def write_run_report(
     """Writes OUT/report.html from the published store; at a URL it reads some records only.
 
     Args:
-        manifest: of the store.
         seconds: wall time of the run.
         new_images: images that it extracted; for 0, time and number are of the last run that extracted some.
     """

@@ -49,10 +49,7 @@ class Work:
     """Work of an extraction: everything that decides what a store holds.
 
     Attributes:
-        source: images.
         store: folder to write, on a disk or at a URL.
-        detector, options: of the extraction.
-        vocabulary: names to store.
         shard_size: images per new shard; None means about ten minutes of work, at most 4,000, or `UNTIMED_SHARD_IMAGES`
             where the time cannot be taken here.
         boxes: of every image of the source; None where the detector proposes.
@@ -88,7 +85,6 @@ class UnlistedWork:
     """Work of a dry run where the images are at a URL that cannot be read from here.
 
     Attributes:
-        detector: of the extraction.
         reason: why they cannot be listed, in a line.
     """
 

@@ -77,7 +77,6 @@ def check_own_splits(
 
     Args:
         trained_files: sources of the whole training split.
-        image_ids: of the training split.
     """
     trained, files, notes = {path.resolve() for path in trained_files}, [], []
     for path in reported_files(task, str(folder)):
@@ -172,7 +171,6 @@ class SeenBefore:
     """Images of a split that the run behind a model was trained on.
 
     Attributes:
-        images: number of images of the split.
         trained: ids of those that it was trained on; None if unknown.
         perhaps: ids of those whose bare number it was trained on, of an unknown data set.
     """
@@ -185,7 +183,6 @@ class SeenBefore:
         """Notes for people.
 
         Args:
-            model: name of the model.
             what: kind of the images, such as "validation".
         """
         of = f"of {plural(self.images, f'{what} image')}"

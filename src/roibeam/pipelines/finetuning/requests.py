@@ -32,11 +32,7 @@ AnnotatedStore = Annotated[str | None, option(
 @renamed(start="from_", size="model", settings="set", encoder="fields of its own: photos, detector and others")
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRequest(EncoderRequest, TrainingOptions, HeldOutOptions):
-    """Request of one fine-tuning run; see `run_finetuning`.
-
-    Attributes:
-        command: as typed, for the card.
-    """
+    """Request of one fine-tuning run; see `run_finetuning`."""
 
     out: Annotated[Path, argument("RUN", "Run folder to write.")]
     task: Annotated[str, option(
@@ -105,11 +101,7 @@ class FinetuneRequest(EncoderRequest, TrainingOptions, HeldOutOptions):
 @renamed(second="run_2")
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest:
-    """Request of `roibeam predict`; see `run_prediction`.
-
-    Attributes:
-        command: as typed, for the card.
-    """
+    """Request of `roibeam predict`; see `run_prediction`."""
 
     run: Annotated[Path, argument(
         "RUN", "Run folder of `roibeam finetune`; the best seed is asked, and the best step by train.best_by.",

@@ -47,7 +47,6 @@ class PartPieces(NamedTuple):
     """A part of a row's text in word pieces, for a task that cuts its texts itself; (n,) int64 each.
 
     Attributes:
-        ids: of the pieces.
         words: word of the part that each piece is of; -1 for none.
         tags: number of the box that each names, -1 for none.
     """

@@ -29,7 +29,6 @@ class ScoreRequest:
         split: None for the task's usual one.
         rules: "strict", "official", or another name that the task knows.
         against: a second result file; None for none.
-        command: as typed, for the card.
     """
 
     task: str

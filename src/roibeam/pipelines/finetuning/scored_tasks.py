@@ -51,7 +51,6 @@ from roibeam.pipelines.finetuning.metrics.retrieval import checked_scores, retri
 from roibeam.pipelines.finetuning.metrics.vcr import VcrScores, chosen_rows, read_vcr_results, vcr_measures
 from roibeam.pipelines.finetuning.metrics.vqa import (
     answered_questions,
-    answers_by_question,
     few_measures,
     read_own_answers,
     read_vqa_results,
@@ -82,23 +81,46 @@ def has_own_tables(folder: Path) -> bool:
     return not any(path for name in official for path in (*folder.glob(name), *folder.glob(f"*/{name}")))
 
 
+def _by_id(
+    path: Path,
+    ids: Sequence[Any],
+    unit: str,
+    rules: str,
+    metric: str,
+    read: Callable[[str], Iterable[tuple[Any, Any]]],
+    score: Callable[[Any], Measures],
+    *,
+    official: str = _ROW_RULES,
+    **more: Any,
+) -> OpenTask:
+    """A task whose result file has a row for each id of a label file; of several rows of one id the official rules take
+    the last.
+
+    Args:
+        read: a result file -> (id, prediction) of each of its rows.
+        official: what the official rules do, for the card.
+    """
+    check_row_ids(repr(str(path)), ids, unit=unit)
+
+    def joined(results: str) -> dict[Any, Any]:
+        return rows_by_id(repr(results), read(results), ids, unit=unit, rules=rules)
+
+    return OpenTask(metric, official if rules == OFFICIAL else _STRICT, (path,), len(ids), joined, score, **more)
+
+
 def _open_vqa_table(folder: Path, split: str, rules: str) -> OpenTask:
     if split not in OWN_SPLITS:
         raise ValueError(f"tables of your own have no split {split!r}; choose one of {', '.join(OWN_SPLITS)}")
     path = table_of(folder, split)
     rows = list(read_answer_table(path))
-    ids = [row.id for row in rows]
-    check_row_ids(repr(str(path)), ids, unit="question")
-
-    def read(results: str) -> dict[str, str]:
-        return rows_by_id(repr(results), read_own_answers(results), ids, unit="question", rules=rules)
 
     def score(answers: Mapping[str, str]) -> Measures:
         check_labelled((row.where for row in rows if not row.answers), "answers")
         return few_measures((answers[row.id], row.answers, row.image) for row in rows)
 
     metric = "VQA accuracy, each person left out in turn; of three people and fewer the share who said the same"
-    return OpenTask(metric, _ROW_RULES if rules == OFFICIAL else _STRICT, (path,), len(rows), read, score, is_own=True)
+    ids = [row.id for row in rows]
+    return _by_id(path, ids, "question", rules, metric, read_own_answers, score, is_own=True)
 
 
 def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
@@ -115,7 +137,6 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
             chosen = minival_ids([each.question_id for each in labels])
             labels = [each for each in labels if each.question_id in chosen]
         questions = [each.question_id for each in labels]
-    check_row_ids(repr(str(path)), questions, unit="question")
 
     def score(answers: dict[int, str]) -> Measures:
         if split in ("test", "test-dev"):
@@ -123,15 +144,8 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
         return vqa_measures(answered_questions(labels, answers))
 
     metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
-    rules_words = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
-    return OpenTask(
-        metric,
-        rules_words if rules == OFFICIAL else _STRICT,
-        (path,),
-        len(questions),
-        lambda results: answers_by_question(read_vqa_results(results), questions, repr(results), rules),
-        score,
-    )
+    official = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
+    return _by_id(path, questions, "question", rules, metric, read_vqa_results, score, official=official)
 
 
 def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
@@ -249,22 +263,13 @@ def opened_rows(
     Args:
         read: a result file -> (id, label) of each of its lines.
     """
-    ids = [row.id for row in rows]
-    check_row_ids(repr(str(path)), ids, unit="row")
 
     def score(predicted: Mapping[str, str]) -> Measures:
         check_labelled(row.where for row in rows if row.label is None)
         right = [row.label for row in rows if row.label is not None]
         return own_label_measures([predicted[row.id] for row in rows], right, [row.image for row in rows])
 
-    return OpenTask(
-        "share of rows whose label is said",
-        _ROW_RULES if rules == OFFICIAL else _STRICT,
-        (path,),
-        len(rows),
-        lambda results: rows_by_id(repr(results), read(results), ids, unit="row", rules=rules),
-        score,
-    )
+    return _by_id(path, [row.id for row in rows], "row", rules, "share of rows whose label is said", read, score)
 
 
 def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
@@ -389,7 +394,6 @@ def resolve_task(described: Mapping[str, Any], task_file: str | None) -> str:
 
     Args:
         described: the task, in the run's configuration.
-        task_file: named by the user.
     Raises:
         ValueError: when the task is one of the user's own and its file is not named, or the named one is another.
     """

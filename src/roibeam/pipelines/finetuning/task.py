@@ -65,7 +65,6 @@ class TaskSplit:
     """
     Attributes:
         groups: in the order of their file.
-        files: sources of the groups.
         notes: what was left out, for people.
     """
 
@@ -134,7 +133,6 @@ class QuestionRows(NamedTuple):
     Attributes:
         row: the texts of one row -> the row, with every image of its group.
         labels_of: predictions of rows -> the label of each, as the result file has it.
-        num_texts: of a row.
     """
 
     row: Callable[[Sequence[str]], TaskRow]
@@ -151,10 +149,8 @@ class DownstreamTask:
     """A task with its folder of files opened.
 
     Attributes:
-        name: as the command line has it.
         form: one of `FORMS` in rows.py.
         loss: a name that `loss_named` of run/losses.py takes for this form.
-        read: the groups of a split.
         train, validation: splits that a run trains on, and is judged on; None for none.
         judge: groups and their predictions -> measures by name, the first of them the main one.
         kept: what the evaluations of a run keep in place of predictions; None for these.

@@ -69,7 +69,6 @@ def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Na
 
 
 def write_batch_page(run_dir: Path, inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names) -> None:
-    """Writes RUN/batch.html."""
     page = "".join(batch_html(inspected, tokenizer, names, "First batch"))
     write_bytes_atomically(run_dir / BATCH_PAGE, page.encode())
 

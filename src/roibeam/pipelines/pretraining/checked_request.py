@@ -157,7 +157,17 @@ def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedS
     """Fields of a new model, or of the model to start from; None if its sizes are not known, or its name is unknown."""
     spec = request.model
     if spec.from_run is not None:
-        return _fields_of_start(spec.from_run, system)
+        try:
+            found = found_model(spec.from_run)
+        except ValueError:  # reported elsewhere
+            return None
+        if found is None or system_of_folder(found.source) is None:
+            return None
+        config = read_json_object(found.source / CONFIG)
+        config = config.get("model", config)  # end to end, the encoder's is beside it
+        if config.get("architectures") != [system.architecture]:
+            return None
+        return {name: value for name, value in config.items() if name in system.fields.own_fields()}
     if spec.from_bert not in (None, NO_BERT):
         return None
     if recipe is None:
@@ -166,21 +176,6 @@ def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedS
     if recipe.start and not spec.toy and spec.from_bert is None:
         return None
     return (recipe.toy_build if spec.toy else recipe.build).fields
-
-
-def _fields_of_start(spec: str, system: NamedSystem) -> Mapping[str, Any] | None:
-    """Fields of a model of this system; None if it is missing, of another system or of an official code."""
-    try:
-        found = found_model(spec)
-    except ValueError:  # reported elsewhere
-        return None
-    if found is None or system_of_folder(found.source) is None:
-        return None
-    config = read_json_object(found.source / CONFIG)
-    config = config.get("model", config)  # end to end, the encoder's is beside it
-    if config.get("architectures") != [system.architecture]:
-        return None
-    return {name: value for name, value in config.items() if name in system.fields.own_fields()}
 
 
 def _with_data(fields: Mapping[str, Any], overrides: Mapping[str, Any], system: NamedSystem) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.console.progress import PHOTOS, Progress
 from roibeam.pipelines.data.captions.corpus import CaptionTable
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, check_same_names
-from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos
+from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos, lack_of_photos
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.pretraining.requested_settings import LabelledRules, PhotoRules
 from roibeam.pipelines.training.detector.evaluation import evaluate_photos
@@ -204,7 +204,6 @@ class DetectorPart:
         return made.to(memory_format=torch.channels_last)  # a third less time on a CPU
 
     def trained_ids(self) -> Iterator[str]:
-        """Ids of the photos that are trained on."""
         return (image.image_id for image in (() if self.labelled is None else self.labelled.images))
 
     def notes(self) -> list[str]:
@@ -269,15 +268,11 @@ class EndToEnd:
         photos = RecordPhotos(store, ids, self.images)
         missing = photos.missing()
         if missing:
-            image_id, why = next(iter(missing.items()))
-            lacks = f"{plural(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
-            if len(missing) == len(ids):
-                raise ValueError(f"{lacks}: {why}; name their folder with --photos")
-            if not self.photos.skip_broken:
-                raise ValueError(
-                    f"{lacks}: {why}; name their folder with --photos, or leave them out with --skip-missing-photos"
-                )
-            logger.warning("%s: %s; left out", lacks, why)
+            lacks = lack_of_photos(missing, len(ids), "captioned image")
+            if len(missing) == len(ids) or not self.photos.skip_broken:
+                other = "" if len(missing) == len(ids) else ", or leave them out with --skip-missing-photos"
+                raise ValueError(f"{lacks}; name their folder with --photos{other}")
+            logger.warning("%s; left out", lacks)
             rows = rows.without(missing)
         return photos, rows, missing
 

@@ -125,7 +125,6 @@ def pretrain(
         sources: one, or several of one `Fingerprint.meaning`, in the order that a resumed run has too.
         choice: None for a small VL-BERT with new weights.
         text_files: of a text corpus, for a system that reads text alone too; see `TextCorpus`.
-        guard: images that must not be trained on.
         end_to_end: trains through a region encoder, on photos; None trains on the stored features.
         validation: held-out captions for evaluations; their images are not trained on. None takes the first
             captions that are trained on.
@@ -277,8 +276,6 @@ def run_model(
 
     Args:
         width: D of the store's features.
-        known: classes of the stores.
-        num_classes: given by the user.
         reads_texts: whether rows of text alone are mixed in.
         objects: region classes and outlines for the model to read; None for none.
     """

@@ -235,7 +235,6 @@ class RunData:
 
     @property
     def lines(self) -> Sequence[str] | None:
-        """Lines of the text corpus."""
         return None if self.texts is None else self.texts.lines
 
     def texts_by_source(self) -> list[tuple[str, Sequence[str]]]:

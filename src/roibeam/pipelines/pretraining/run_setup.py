@@ -19,7 +19,7 @@ from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.analysis.evaluation.measures import ALL, NONE, count_words, words_alone
 from roibeam.pipelines.common.compute import is_main_process, num_processes
 from roibeam.pipelines.common.console.progress import waiting
-from roibeam.pipelines.common.statistics.verdict import Figure, Judged, with_words_alone
+from roibeam.pipelines.common.statistics.verdict import Judged, with_words_alone
 from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, batch_photos, stored_photos
 from roibeam.pipelines.data.captions.captioned_store import JoinedSource
 from roibeam.pipelines.data.image_identity import Key
@@ -31,7 +31,7 @@ from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import ModelChoice, check_system
 from roibeam.pipelines.pretraining.task import BudgetedTask, RowsTask
 from roibeam.pipelines.training.encoder_change import EncoderChange
-from roibeam.pipelines.training.hooks import TrainResult
+from roibeam.pipelines.training.hooks import RunResult, TrainResult, write_results
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.training.model_files.model_start import check_words_of_bert
@@ -42,10 +42,8 @@ from roibeam.pipelines.training.model_files.tokenizer import (
     load_tokenizer,
     unknown_notes,
 )
-from roibeam.pipelines.training.run_folder.files import checkpoint_step
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
-from roibeam.pipelines.training.run_folder.report_page import write_training_page
-from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary, write_summary
+from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary
 from roibeam.pipelines.training.run_folder.training_data import (
     read_word_counts,
     write_trained_images,
@@ -77,64 +75,39 @@ class RunSettings:
     stop_at_step: int | None = None
 
 
-@dataclass(frozen=True)
-class PretrainResult:
-    """Attributes:
-    run_dir: the run folder: config.json, log.jsonl, tokenizer/, trained_images.npy, checkpoints/.
-    sources: facts of each store and its captions.
-    notes: data left out of captions and text, data that are not held out, words that the tokenizer does not know,
-        and what the system treats otherwise; logged before the first step, and kept in config.json.
-    num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for a
-        run without region classes.
-    training: final state of the loop.
-    figures: of `evaluate` on the final weights, each beside chance.
-    asked: data of the evaluation, for people.
-    left_out: end to end, ids of images whose photo could not be used, each with the reason, as far as this process
-        met them.
-    detector: content of the run folder's detector.json; None if no detector was evaluated, or not by this process.
-    encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py;
-        None on stored features, and outside the main process.
+@dataclass(frozen=True, kw_only=True)
+class PretrainResult(RunResult):
+    """
+    Attributes:
+        sources: facts of each store and its captions.
+        num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for
+            a run without region classes.
+        asked: data of the evaluation, for people.
+        left_out: end to end, ids of images whose photo could not be used, each with the reason, as far as this process
+            met them.
+        detector: content of the run folder's detector.json; None if no detector was evaluated, or not by this process.
     """
 
-    run_dir: Path
     sources: tuple[JoinedSource, ...]
-    notes: list[str]
     num_classes: int
     vocab_size: int
-    training: TrainResult
-    figures: tuple[Figure, ...]
     asked: str
     left_out: Mapping[str, str] = field(default_factory=dict)
     detector: Mapping[str, Any] | None = None
-    encoder: Mapping[str, Any] | None = None
-
-    @property
-    def evaluation(self) -> dict[str, float | None]:
-        """The value of each figure, by name; None where there was nothing to measure."""
-        return {figure.name: figure.value for figure in self.figures}
 
     def to_json(self) -> dict[str, Any]:
-        """Values as JSON."""
         return {
-            "run": str(self.run_dir),
-            "checkpoint": str(self.training.checkpoint),
-            "step": self.training.step,
-            "seconds": round(self.training.seconds, 1),
+            **super().to_json(),
             "device": self.training.device,
             "captions": sum(one.join.joined for one in self.sources),
             "sources": [one.to_json() for one in self.sources],
-            "notes": self.notes,
             "left_out_photos": dict(self.left_out),
             "vocabulary": self.vocab_size,
             "num_classes": self.num_classes,
-            "last": self.training.last,
             "ended_early": self.training.ended_early,
             "best": None if self.training.best is None else str(self.training.best),
-            "evaluation": self.evaluation,
-            "figures": [figure.to_json() for figure in self.figures],
             "evaluated_on": self.asked,
             "detector": self.detector,
-            "encoder": self.encoder,
         }
 
 
@@ -184,12 +157,9 @@ class RunSetup:
     @waiting("making the vocabulary")
     def tokenizer(self, texts: Sequence[tuple[str, Sequence[str]]]) -> tuple[CaptionTokenizer, list[str]]:
         """The tokenizer that a resumed run saved, else that of `load_tokenizer` for the choice and `texts` (source and
-        texts), saved there; and notes of words that it does not know, which are logged.
-
-        Raises:
-            ValueError: if it has other words than the model or BERT to start from or, in a new run, than most of the
-                texts; or if it would be made anew although the words of the start are unknown.
-        """
+        texts), saved there; and notes of words that it does not know, which are logged. Raises ValueError if it has
+        other words than the model or BERT to start from or, in a new run, than most of the texts; or if it would be
+        made anew although the words of the start are unknown."""
         saved = self.run_dir / "tokenizer"
         goes_on = bool(self.settings.resume) and saved.is_dir()
         if goes_on:
@@ -319,9 +289,7 @@ class RunSetup:
         if is_main_process():
             figures = with_words_alone(figures, self._words_alone(task, made, texts, held_out=held_out))
             summary = TrainingSummary.of_figures(figures, system=self.choice.system.title, asked=of, held_out=held_out)
-            write_summary(self.run_dir, summary)
-            best = None if training.best is None else checkpoint_step(training.best)
-            write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
+            write_results(self.run_dir, training, summary)
         return PretrainResult(
             run_dir=self.run_dir,
             num_classes=made.num_classes,
@@ -352,7 +320,6 @@ class RunSetup:
 
 
 def log_notes(notes: Iterable[str]) -> None:
-    """Logs notes from the main process."""
     for note in notes if is_main_process() else ():
         logger.warning("%s", note)
 

@@ -57,7 +57,6 @@ class System(NamedSystem):
     Attributes:
         model_class: with the pre-training heads.
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
-        sampler: the rules.
         layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
         aligns_words: settings of the rules -> whether a row depends on which regions its words name.
         object_fields: settings of the rules, and the number of classes of `--objects` -> fields of the model's
@@ -196,7 +195,6 @@ class ModelChoice:
     """The model of a run, and what it starts from.
 
     Attributes:
-        system: of model and rules.
         build_config: makes the model's configuration from keyword fields; None for the system's small one. Vocabulary,
             feature width and region labels are filled in.
         overrides: further fields of the configuration.

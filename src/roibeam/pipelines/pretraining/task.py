@@ -330,7 +330,6 @@ def plan_step(sizes: np.ndarray, *, max_tokens: int, max_captions: int, processe
     Args:
         sizes: (captions, 3) int as of `padded_tokens`.
         max_tokens: of a padded micro-batch. A caption that has more by itself is a micro-batch of its own.
-        max_captions: of a micro-batch.
         processes: of which the number of captions is a multiple.
     Returns:
         for each process its micro-batches, the largest first; each the numbers of its captions, ascending.

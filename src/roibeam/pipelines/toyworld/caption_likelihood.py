@@ -188,7 +188,6 @@ class KnownWays:
         self._masks, self._silences = np.asarray(masks), np.asarray(silences)
 
     def rows(self, wording: Wording) -> Rows:
-        """Returns the ways that have its frame."""
         number = self._frames.get(wording.frame)
         part = slice(0) if number is None else slice(self._starts[number], self._starts[number + 1])
         return Rows(self._scenes[part], self._chances[part], self._objects[part, : len(wording.nouns)])

@@ -82,7 +82,11 @@ class _Writer:
         kind = _KIND_NAMES[self._stream.weighted(_KIND_WEIGHTS)]
         opening = OPENINGS[self._stream.weighted(_OPENING_WEIGHTS)]
         if kind == "number":
-            return self._number(plural_opening(opening))
+            if not self._groups:
+                return None
+            colour, category, numbers = self._stream.pick(self._groups)
+            words = [NUMBERS[len(numbers)], colour, plural(category)]
+            return SceneCaption(plural_opening(opening) + " ".join(word for word in words if word), "number", numbers)
         things = [self._stream.pick(self._clear)]
         text = self._noun_phrase(things[0])
         if kind == "relation" or kind == "two relations":
@@ -108,13 +112,6 @@ class _Writer:
             text += f" {GROUND_PHRASES[self._scene.ground]}"
         return SceneCaption(opening + text, kind, tuple(thing.number for thing in things))
 
-    def _number(self, opening: str) -> SceneCaption | None:
-        if not self._groups:
-            return None
-        colour, category, numbers = self._stream.pick(self._groups)
-        words = [NUMBERS[len(numbers)], colour, plural(category)]
-        return SceneCaption(opening + " ".join(word for word in words if word), "number", numbers)
-
     def _related(self, relation: Relation, *, verb: bool) -> tuple[str, list[SceneObject]]:
         ends = [self._scene.objects[relation.subject], self._scene.objects[relation.target]]
         forth, back = RELATION_PHRASES[relation.name]
@@ -125,7 +122,6 @@ class _Writer:
         return f"{self._noun_phrase(ends[0])}{words} {self._noun_phrase(ends[1])}", ends
 
     def _noun_phrase(self, thing: SceneObject) -> str:
-        """Returns a phrase for a thing with some of its attributes."""
         chosen = [name for name in thing.attributes if self._stream.percent(attribute_chance(name))]
         return noun_phrase(chosen, thing.category)
 

@@ -130,7 +130,13 @@ class _Reader:
             self._take(self.at + 1, "nsubj")
             return self._related(self._take(noun, "relcl"), "acomp")
         if any(self._is_next(ground) for ground in _GROUNDS):
-            return self._ground(noun)
+            on = self._take(noun, "prep")  # "on the wooden floor", the last words of a caption
+            first, last = self.at, len(self.words) - 1
+            self._take(last, "det")
+            while self.at < last:
+                self._take(last, "compound" if self.words[self.at] == "brick" else "amod")
+            self.parts.append(NamedPart(first, last, is_ground=True))
+            return self._take(on, "pobj")
         return self._related(noun, "amod")
 
     def _related(self, head: int, comparison: str) -> int:
@@ -150,16 +156,6 @@ class _Reader:
         for each in words_labels:
             last = self._take(*each)
         return self._noun_phrase(last, "pobj")
-
-    def _ground(self, noun: int) -> int:
-        """ "on the wooden floor", the last words of a caption."""
-        on = self._take(noun, "prep")
-        first, last = self.at, len(self.words) - 1
-        self._take(last, "det")
-        while self.at < last:
-            self._take(last, "compound" if self.words[self.at] == "brick" else "amod")
-        self.parts.append(NamedPart(first, last, is_ground=True))
-        return self._take(on, "pobj")
 
     def _noun_phrase(self, head: int, label: str) -> int:
         first = self.at

@@ -193,7 +193,6 @@ def _annotation(picture: Picture) -> bytes:
 
 
 def add_element(parent: ElementTree.Element, tag: str, **children: str | int) -> ElementTree.Element:
-    """Adds an element with children of text."""
     element = ElementTree.SubElement(parent, tag)
     for name, value in children.items():
         add_child(element, name, value)

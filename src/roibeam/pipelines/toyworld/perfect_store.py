@@ -190,8 +190,6 @@ class PerfectStore:
 
     Attributes:
         folder: of the store, as it was typed.
-        world: folder of the toy world.
-        seed, num_images: of the world.
         tasks: folder of its tasks, whose names of NLVR2's pictures the store has too; None for none.
     """
 
@@ -213,7 +211,9 @@ class PerfectStore:
         """Writes the regions of all pictures of the drawn world, or those that are missing."""
         start, folder = time.monotonic(), Path(self.folder)
         before = sum(ShardManifest.read(path).num_records for path in folder.glob("part-*.json"))
-        names = _other_names(self.tasks)
+        names: dict[str, list[str]] = {}  # NLVR2's, by image id, as `roibeam extract TASKS` has them too
+        for name, picture in () if self.tasks is None else read_names(self.tasks / _NLVR2):
+            names.setdefault(image_id_of(picture), []).append(image_id_of(f"{_NLVR2}/{name}"))
         total = self.num_images + sum(map(len, names.values()))
         with Progress("writing regions", total, PICTURES) as progress:
             scenes = progress.counting(_scenes(self.world, names))
@@ -280,11 +280,3 @@ def _scenes(world: Path, other_names: Mapping[str, Sequence[str]]) -> Iterator[t
         name = image_id(picture.scene.index)
         for each in (name, *other_names.get(name, ())):
             yield each, picture.scene
-
-
-def _other_names(tasks: Path | None) -> dict[str, list[str]]:
-    """Returns image id -> NLVR2's names of the picture, as `roibeam extract TASKS` has them too."""
-    found: dict[str, list[str]] = {}
-    for name, picture in () if tasks is None else read_names(tasks / _NLVR2):
-        found.setdefault(image_id_of(picture), []).append(image_id_of(f"{_NLVR2}/{name}"))
-    return found

@@ -270,11 +270,6 @@ def _camera(canvas: np.ndarray, stream: IntegerStream) -> np.ndarray:
     if blur < 9:
         width_of_blur, tenths = ((3, 5), (3, 8), (5, 12))[blur // 3]
         picture = cv2.GaussianBlur(picture, (width_of_blur, width_of_blur), tenths / 10)
-    return _noisy(picture, stream)
-
-
-def _noisy(picture: np.ndarray, stream: IntegerStream) -> np.ndarray:
-    """Adds the difference of two random numbers from 0 to 3, 7 or 15 to each value."""
     brighter, darker = _noise(stream.between(2, 4))
     start = stream.below(len(brighter) - picture.size)
     part = slice(start, start + picture.size)

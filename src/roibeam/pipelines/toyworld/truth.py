@@ -144,11 +144,8 @@ def parse_caption(text: str) -> Claim:
     """Parses a caption into its claim, whatever its opening.
 
     A little more is read than `captions` writes: both ends of a pair may be of one category, and "that is" may be
-    followed by a phrase from the target ("that is below").
-
-    Raises:
-        ValueError: if the text is no sentence of the toy world.
-    """
+    followed by a phrase from the target ("that is below"). Raises ValueError if the text is no sentence of the toy
+    world."""
     if found := _NUMBER_SENTENCE.fullmatch(text):
         return Number(_COUNTS[found["count"]], found["colour"] or "", _SINGULARS[found["plural"]])
     found = _SENTENCE.fullmatch(text)

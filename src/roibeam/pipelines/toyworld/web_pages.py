@@ -170,7 +170,6 @@ def page_html(
     """Writes a page.
 
     Args:
-        url: of the page.
         num_bytes: about how many the page shall have; one has at least about 4,000.
     """
     site, name, style = site_folder(plan.site), site_name(plan.site), plan.site % NUM_STYLES

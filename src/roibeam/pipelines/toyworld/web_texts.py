@@ -232,7 +232,6 @@ def page_texts(
     """Makes the texts of a page.
 
     Args:
-        picture: of the page's scene.
         other: another picture, a new one for each number.
         sort: of the picture on a page of the kind "unnatural", one of `UNNATURAL`.
     """

@@ -82,11 +82,8 @@ class FolderBesideWorld:
 
     Attributes:
         folder: as it was typed.
-        world: folder of the toy world.
-        seed, num_images: of the world.
         option: that names the folder, such as "--tasks".
         holds: its content, for people: "tasks".
-        manifest_name: of the file that says what the folder is.
     """
 
     folder: str

@@ -68,18 +68,14 @@ def write_contact_sheet(path: Path, entries: Sequence[tuple[Picture, np.ndarray]
         title: over the sheet.
     """
     rows = [_row(entries[start : start + _COLUMNS]) for start in range(0, len(entries), _COLUMNS)]
-    sheet = np.vstack([_title(title), *rows])
+    strip = np.full((_MARGIN + _TITLE_FONT + 20, _WIDTH, 3), 255, np.uint8)
+    sheet = np.vstack([_written(strip, [(_MARGIN, _MARGIN, title, _TITLE_FONT, _INK)]), *rows])
     done, data = cv2.imencode(".jpg", sheet, [cv2.IMWRITE_JPEG_QUALITY, 80])
     if not done:
         raise OSError(f"cannot encode {path}")
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(data.tobytes())
     os.replace(temporary, path)
-
-
-def _title(title: str) -> np.ndarray:
-    strip = np.full((_MARGIN + _TITLE_FONT + 20, _WIDTH, 3), 255, np.uint8)
-    return _written(strip, [(_MARGIN, _MARGIN, title, _TITLE_FONT, _INK)])
 
 
 def _row(entries: Sequence[tuple[Picture, np.ndarray]]) -> np.ndarray:
@@ -103,7 +99,6 @@ def _row(entries: Sequence[tuple[Picture, np.ndarray]]) -> np.ndarray:
 
 
 def _caption_lines(picture: Picture, width: int) -> list[tuple[str, tuple[int, int, int]]]:
-    """Returns the lines below a picture."""
     letters = max(int(width * _LETTERS_PER_PX), 12)
     place = f"{picture.place.dataset}, {picture.place.split}: {Path(picture.file_name).name}"
     lines = [(line, _QUIET) for line in wrap(place, letters)]
@@ -165,11 +160,8 @@ class WorldSummary:
 
 
 def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> WorldSummary:
-    """Makes OUT, finishes it, or finds it finished.
-
-    Raises:
-        ValueError: if OUT holds other things or another world, or a number is out of range.
-    """
+    """Makes OUT, finishes it, or finds it finished. Raises ValueError if OUT holds other things or another world, or a
+    number is out of range."""
     _check(seed, num_images, workers)
     start = time.monotonic()
     plan = {"format": WORLD_FORMAT, "world_version": WORLD_VERSION, "seed": seed, "images": num_images}

@@ -215,7 +215,6 @@ def _drawn(folder: Path, plan: WebPlan, workers: int) -> Iterator[str]:
 
 
 def _first_kinds(pages: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Kind of the first page with each picture file."""
     return {f"{PAGES_FOLDER}/{page['picture']['file']}": page["kind"] for page in reversed(list(pages))}
 
 

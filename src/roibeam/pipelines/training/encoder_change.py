@@ -54,7 +54,6 @@ class EncoderChange:
     """Measures how far the encoder of a run moves; for the main process.
 
     Args:
-        run_dir: of the run; the file is written there.
         joint: in its state before the loop loads any checkpoint: with the weights that a new run starts from.
         weights: source of these weights, as the run's configuration records it.
     """

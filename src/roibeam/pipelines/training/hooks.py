@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ from accelerate import Accelerator
 
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import duration, folded, waiting
-from roibeam.pipelines.common.statistics.verdict import Judged
+from roibeam.pipelines.common.statistics.verdict import Figure, Judged
 from roibeam.pipelines.training.checkpoint import Position, TrainingState, remove_old_checkpoints, save_checkpoint
 from roibeam.pipelines.training.optimizer import learning_rate_at, plateau_falls
-from roibeam.pipelines.training.run_folder.files import checkpoint_folder
+from roibeam.pipelines.training.run_folder.files import checkpoint_folder, checkpoint_step
 from roibeam.pipelines.training.run_folder.folder import beats, best_evaluation, is_out_of_patience
 from roibeam.pipelines.training.run_folder.report_page import write_training_page
-from roibeam.pipelines.training.run_folder.run_summary import training_seconds
+from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary, training_seconds, write_summary
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME, TrainLog, read_lines
 from roibeam.pipelines.training.task import EvaluatedTask, TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -64,6 +64,53 @@ class TrainResult:
         earlier = "" if self.new_steps == self.step else f", {self.new_steps:,} of them now"
         early = ", ended by train.patience" if self.ended_early else ""
         return f"{plural(self.step, 'step')} in {duration(self.seconds)}{earlier}{early}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """Result of a pre-training or fine-tuning run.
+
+    Attributes:
+        run_dir: the run folder: config.json, log.jsonl, tokenizer/, trained_images.npy, checkpoints/.
+        training: final state of the loop.
+        figures: of the evaluation on the final weights, or on the best ones, each beside chance; empty where nothing
+            was judged.
+        notes: for people; kept in config.json.
+        encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py;
+            None on stored features, and outside the main process.
+    """
+
+    run_dir: Path
+    training: TrainResult
+    figures: tuple[Figure, ...]
+    notes: Sequence[str]
+    encoder: Mapping[str, Any] | None = None
+
+    @property
+    def evaluation(self) -> dict[str, float | None]:
+        """The value of each figure, by name; None where there was nothing to measure."""
+        return {figure.name: figure.value for figure in self.figures}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run_dir),
+            "checkpoint": str(self.training.checkpoint),
+            "step": self.training.step,
+            "seconds": round(self.training.seconds, 1),
+            "notes": list(self.notes),
+            "last": self.training.last,
+            "evaluation": self.evaluation,
+            "figures": [figure.to_json() for figure in self.figures],
+            "encoder": self.encoder,
+        }
+
+
+def write_results(run_dir: Path, training: TrainResult, summary: TrainingSummary | None) -> None:
+    """Writes the run's page with the results of its last evaluation; None for a run without one."""
+    if summary is not None:
+        write_summary(run_dir, summary)
+    best = None if training.best is None else checkpoint_step(training.best)
+    write_training_page(run_dir, best_step=best, ended_early=training.ended_early)
 
 
 class RunHooks:
@@ -218,7 +265,6 @@ class RunHooks:
         return checkpoint
 
     def _tidy(self) -> None:
-        """Removes the checkpoints that are not to stay."""
         if self._log is not None:
             remove_old_checkpoints(self._run_dir, self._config.keep, self._best_step())
 

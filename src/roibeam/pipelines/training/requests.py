@@ -73,11 +73,8 @@ class TrainingOptions:
 
     @property
     def settings(self) -> list[str]:
-        """All changes of settings, that of `precision` first.
-
-        Raises:
-            ValueError: for an unknown precision, or when a setting gives one, too.
-        """
+        """All changes of settings, that of `precision` first. Raises ValueError for an unknown precision, or when a
+        setting gives one, too."""
         if self.precision is None:
             return list(self.set)
         check_precision(self.precision)

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.data.feature_settings import Features
+
 _BERT_ADAM: Mapping[str, Any] = MappingProxyType(
     {
         "optimizer": "bert-adam",
@@ -109,7 +112,6 @@ class UpdatesApart(NamedTuple):
     Attributes:
         where: fields of the task's options by which one model learns several problems.
         fields: those by which each has its own update (`AlternatingTask`).
-        problems: number of problems.
     """
 
     where: Mapping[str, Any]
@@ -125,7 +127,6 @@ class StepRule:
     """Rules by which a run makes the steps of a recipe.
 
     Attributes:
-        words: for people.
         as_released: whether the recipe's accidents are kept; False for the correct rule alone.
         settings: fields of `TrainConfig` that replace the recipe's, if it follows another code.
         systems: systems of its recipes; () for all that have accidents.
@@ -177,6 +178,59 @@ STEP_RULES: Mapping[str, StepRule] = MappingProxyType(
         ),
     }
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRun:
+    """What the recipes of pre-training and of fine-tuning have in common.
+
+    Attributes:
+        source: paper section, or file of the released code, that the settings are from.
+        features: required of the images; None for a run on texts alone.
+        settings: fields of `TrainConfig` beside steps, rate and warm-up.
+        learning_rate: peak, for the whole batch.
+        batch_size: captions, or groups of a task, of a step over all processes.
+        epochs: over the captions or groups.
+        warmup: steps, or below 1 the share of all steps.
+        end_to_end: whether features were made of photos in every step, through the detector's network, whose unfrozen
+            parts were trained along.
+        detector: of such a run, the preset of its network; "" for the usual one.
+        encoder: of such a run, fields of `EncoderOptions`.
+        photos: of such a run, fields of `PhotoRules` or `PhotoRequest`.
+        figures: results printed for it, of paper_figures.csv.
+        left_open: settings that the source omits or contradicts elsewhere, and the choice made here.
+    """
+
+    summary: str
+    source: str
+    system: str
+    features: Features | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate: float
+    batch_size: int
+    epochs: float
+    warmup: float
+    end_to_end: bool = False
+    detector: str = ""
+    encoder: Mapping[str, Any] = field(default_factory=dict)
+    photos: Mapping[str, Any] = field(default_factory=dict)
+    figures: tuple[PaperFigure, ...] = ()
+    left_open: tuple[str, ...] = ()
+
+    def at_once(self, processes: int, *, most: int = 32) -> int:
+        """Default number that each process takes at once: the most that divide the batch."""
+        fitting = [count for count in range(1, most + 1) if self.batch_size % (count * processes) == 0]
+        return max(fitting, default=most)
+
+    def accumulation(self, batch_size: int, processes: int) -> int:
+        """Micro-batches of a step. Raises ValueError when the published batch is no multiple of what the processes take
+        at once."""
+        if self.batch_size % (batch_size * processes):
+            raise ValueError(
+                f"this recipe's batch of {self.batch_size} is no multiple of {batch_size} on {processes} processes; "
+                f"choose another --batch-size"
+            )
+        return self.batch_size // (batch_size * processes)
 
 
 class PublishedSchedule(NamedTuple):

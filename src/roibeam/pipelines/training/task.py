@@ -125,7 +125,6 @@ class WorstBatch:
 
     Attributes:
         batch: of the task's own type.
-        what: description, for people.
         remedies: settings of the task that need less memory.
     """
 
@@ -182,7 +181,6 @@ class PartBatch:
     """A micro-batch of one of the tasks.
 
     Attributes:
-        task: its name.
         batch: of the task's own type.
     """
 
@@ -264,7 +262,6 @@ class AlternatingTask:
         )
 
     def parameter_groups(self) -> Sequence[ParameterGroup]:
-        """Groups of the first task."""
         return self._first.parameter_groups()
 
     def sample_ids(self, batch: PartBatch) -> Sequence[str]:

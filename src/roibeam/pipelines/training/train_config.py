@@ -152,7 +152,17 @@ class TrainConfig:
             self.schedule != "plateau" or bool(self.best_by),
             "the schedule plateau goes by evaluations; set evaluate_every and best_by",
         )
-        self._check_parts()
+        _require(
+            all(isinstance(part, str) and bool(part) for part in self.frozen),
+            f"frozen must name parts of the model, got {list(self.frozen)}",
+        )
+        rates = self.rates.items() if isinstance(self.rates, Mapping) else [("", self.rates)]
+        for part, factor in rates:
+            _require(
+                bool(part) and type(factor) in (int, float) and 0 < factor < float("inf"),
+                f'rates must have a factor above 0 for each part, as {{"head": 10}}, got {self.rates}; to train '
+                f"nothing of a part, name it in frozen",
+            )
         check_device_name(self.device)
         _require(
             self.precision != "fp16" or self.device != "cpu",
@@ -192,19 +202,6 @@ class TrainConfig:
             ("average_start", AVERAGE_STARTS),
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
-
-    def _check_parts(self) -> None:
-        _require(
-            all(isinstance(part, str) and bool(part) for part in self.frozen),
-            f"frozen must name parts of the model, got {list(self.frozen)}",
-        )
-        rates = self.rates.items() if isinstance(self.rates, Mapping) else [("", self.rates)]
-        for part, factor in rates:
-            _require(
-                bool(part) and type(factor) in (int, float) and 0 < factor < float("inf"),
-                f'rates must have a factor above 0 for each part, as {{"head": 10}}, got {self.rates}; to train '
-                f"nothing of a part, name it in frozen",
-            )
 
     @property
     def highest_is_best(self) -> bool:

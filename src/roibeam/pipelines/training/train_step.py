@@ -148,7 +148,6 @@ class TrainStep:
     """The steps of a run.
 
     Args:
-        model, optimizer: as the accelerator prepared them.
         stop_signal: called at the end of each step; returns the stop signal that this process received, or 0.
         run_dir: folder of the checkpoints to name if the weights are to blame.
     """

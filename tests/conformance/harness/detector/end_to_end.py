@@ -6,7 +6,6 @@ the embedding of boxes and the projection model/vlbert/model.py.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +18,8 @@ from harness.case_files import ArrayError, Arrays
 from harness.checks import Check, equal, guarded, near, near_thinned
 from harness.detector.options import DetectorSet
 from harness.detector.photos import CROP, MAX_GIVEN_BOXES, checksum_checks
-from harness.tolerances import DetectorTolerances
-from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from harness.tolerances import DETECTOR, Closeness
+from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.roi_heads import pool_regions
 from roibeam.extraction.network.state import random_tensor
 from roibeam.extraction.photos.decode import decode_image
@@ -42,17 +40,16 @@ PROJECTION_KEY, PROJECTION_GAIN = "vl.1", 1.4  # the same README, "Weights"
 
 @dataclass(frozen=True, eq=False)
 class _EndToEnd:
+    network: DetectorSet  # with the config and the conventions of this extractor
     arrays: Arrays
-    config: DetectorConfig
-    conventions: Conventions
-    salt: int
     batch: RegionBatch
-    tolerances: DetectorTolerances
+
+    @property
+    def values(self) -> Closeness:
+        return self.network.values
 
 
-def end_to_end_checks(
-    network: DetectorSet, arrays: Arrays, photos: Sequence[Path], tolerances: DetectorTolerances
-) -> Iterator[Check]:
+def end_to_end_checks(network: DetectorSet, arrays: Arrays, photos: Sequence[Path]) -> Iterator[Check]:
     """All checks of the end-to-end file.
 
     Args:
@@ -72,22 +69,22 @@ def end_to_end_checks(
             raise ValueError(f"raw_boxes_{row} has {len(boxes)} boxes, mvrc_ops only {masked.shape[1]} columns")
         image = decode_image(path.read_bytes(), exif_orientation=conventions.exif_orientation)
         prepared.append(prepare_photo(image, boxes, config, conventions, masked=masked[row, : len(boxes)]))
-    case = _EndToEnd(arrays, config, conventions, network.salt, collate_photos(prepared), tolerances)
-    yield from guarded("input_shape", functools.partial(_input_checks, case))
-    yield from guarded("coord_embed", functools.partial(_coordinate_checks, case))
-    yield from guarded("c4_shape", functools.partial(_network_checks, case))
-    yield from guarded("precomputed_obj_reps", functools.partial(_precomputed_checks, case))
+    case = _EndToEnd(replace(network, config=config, conventions=conventions), arrays, collate_photos(prepared))
+    yield from guarded("input_shape", _input_checks, case)
+    yield from guarded("coord_embed", _coordinate_checks, case)
+    yield from guarded("c4_shape", _network_checks, case)
+    yield from guarded("precomputed_obj_reps", _precomputed_checks, case)
 
 
 def _input_checks(case: _EndToEnd) -> Iterator[Check]:
-    arrays, batch, values = case.arrays, case.batch, case.tolerances.values
+    arrays, batch, values = case.arrays, case.batch, case.values
     yield equal("input_shape", list(batch.pixels.shape), arrays.take("input_shape"))
     yield equal("box_mask", batch.region_mask, arrays.take("box_mask"))
-    yield near("boxes", batch.boxes, arrays.take("boxes"), case.tolerances.scaled)
+    yield near("boxes", batch.boxes, arrays.take("boxes"), DETECTOR.scaled)
     rows = torch.arange(len(batch.pixels), dtype=torch.float32)[:, None]
     info = torch.cat([batch.input_hw.flip(-1), batch.scale_xy, rows], dim=1)
-    yield near("im_info", info, arrays.take("im_info"), case.tolerances.scaled)
-    yield from checksum_checks("input", batch.pixels, arrays, case.tolerances)
+    yield near("im_info", info, arrays.take("im_info"), DETECTOR.scaled)
+    yield from checksum_checks("input", batch.pixels, arrays)
     yield near("input_crop", batch.pixels[:, :, *CROP], arrays.take("input_crop"), values)
 
 
@@ -95,23 +92,23 @@ def _coordinate_checks(case: _EndToEnd) -> Iterator[Check]:
     want = case.arrays.take("coord_embed", None, 4, None)
     batch = case.batch
     embedded = embed_coordinates(batch.boxes, batch.input_hw, 4 * want.shape[2])[batch.region_mask]
-    yield near("coord_embed", embedded.view(-1, 4, want.shape[2]), want, case.tolerances.values)
+    yield near("coord_embed", embedded.view(-1, 4, want.shape[2]), want, case.values)
 
 
 @torch.inference_mode()
 def _network(case: _EndToEnd) -> tuple[Tensor, Tensor, Tensor]:
     """The map, the pooled regions and the features (B, R, D)."""
-    encoder = RegionEncoder(case.config, case.conventions).eval()
-    load_encoder_weights(f"random:{case.salt}", encoder)
+    encoder = RegionEncoder(case.network.config, case.network.conventions).eval()
+    load_encoder_weights(f"random:{case.network.salt}", encoder)
     batch = case.batch
     maps = encoder.backbone(batch.pixels)
     real = [rows[mask] for rows, mask in zip(batch.boxes, batch.region_mask, strict=True)]
-    pooled = pool_regions(maps, real, case.conventions)
+    pooled = pool_regions(maps, real, case.network.conventions)
     return maps, pooled, encoder(batch.pixels, batch.boxes, batch.region_mask)
 
 
 def _network_checks(case: _EndToEnd) -> Iterator[Check]:
-    arrays, values = case.arrays, case.tolerances.values
+    arrays, values = case.arrays, case.values
     maps, pooled, features = _network(case)
     yield equal("c4_shape", list(maps.shape), arrays.take("c4_shape"))
     yield near_thinned("c4_sub", maps, arrays.take("c4_sub"), values)
@@ -127,7 +124,7 @@ def _precomputed_checks(case: _EndToEnd) -> Iterator[Check]:
     features = case.arrays.take_finite("obj_reps_raw", *mask.shape, None)
     want = case.arrays.take("precomputed_obj_reps", *mask.shape, None)
     projected = _project(case, torch.from_numpy(features.astype(np.float32)), want.shape[2])
-    yield near("precomputed_obj_reps", projected, want, case.tolerances.values)
+    yield near("precomputed_obj_reps", projected, want, case.values)
 
 
 @torch.inference_mode()
@@ -144,6 +141,6 @@ def _project(case: _EndToEnd, features: Tensor, width: int) -> Tensor:
     projection = RegionProjection(sizes).eval()
     for name, gain in (("weight", PROJECTION_GAIN), ("bias", 1.0)):
         parameter = getattr(projection.linear, name)
-        drawn = random_tensor(f"{PROJECTION_KEY}.{name}", tuple(parameter.shape), case.salt)
+        drawn = random_tensor(f"{PROJECTION_KEY}.{name}", tuple(parameter.shape), case.network.salt)
         parameter.copy_(gain * torch.from_numpy(drawn))
     return projection(features, batch.boxes, batch.input_hw) * batch.region_mask[..., None]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.case_files import read_case_json
-from harness.tolerances import DETECTOR, Closeness, DetectorTolerances
+from harness.case_files import is_number, read_case_json
+from harness.tolerances import DETECTOR, Closeness
 from roibeam.extraction.network.config import POOLED_CELLS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 
@@ -33,19 +33,15 @@ MOST = {
 
 @dataclass(frozen=True)
 class DetectorSet:
-    """One network of a folder.
+    """One network of a folder."""
 
-    Attributes:
-        name: of the set, such as "small".
-        salt: seed of its random weights.
-        selection: the port's own rule, with the config's thresholds and minimum; its maximum is in the arrays' names.
-    """
-
-    name: str
-    salt: int
+    name: str  # of the set, such as "small"
+    salt: int  # seed of its random weights
     config: DetectorConfig
     conventions: Conventions
+    # The port's own rule, with the config's thresholds and minimum; its maximum is in the arrays' names
     selection: SelectionPolicy
+    values: Closeness  # the table's tolerance; a folder may ask for a closer one, never for a looser one
 
     @property
     def is_reduced(self) -> bool:
@@ -55,21 +51,13 @@ class DetectorSet:
 
 @dataclass(frozen=True)
 class CaseOptions:
-    """What case.json says.
+    """What case.json says."""
 
-    Attributes:
-        salt: seed of the random weights.
-        photos: names of the photos, without ".png".
-        batch_order: photos of the batch case, in order.
-        sets: name of each set -> name of its config file.
-        tolerances: the table's; a folder may ask for closer values, never for looser ones.
-    """
-
-    salt: int
-    photos: tuple[str, ...]
-    batch_order: tuple[str, ...]
-    sets: Mapping[str, str]
-    tolerances: DetectorTolerances
+    salt: int  # seed of the random weights
+    photos: tuple[str, ...]  # names of the photos, without ".png"
+    batch_order: tuple[str, ...]  # photos of the batch case, in order
+    sets: Mapping[str, str]  # name of each set -> name of its config file
+    values: Closeness  # as of a set
 
 
 def read_case_options(path: Path) -> CaseOptions:
@@ -88,19 +76,17 @@ def read_case_options(path: Path) -> CaseOptions:
     if not isinstance(sets, dict) or not sets:
         raise ValueError(f"{path}: sets is {sets!r}, expected an object of set name -> config file")
     named = {_file_name(name, path): _file_name(file, path) for name, file in sets.items()}
-    return CaseOptions(salt, photos, batch_order, named, _tolerances(content.get("tolerance"), path))
+    return CaseOptions(salt, photos, batch_order, named, _values(content.get("tolerance"), path))
 
 
-def _tolerances(asked: object, path: Path) -> DetectorTolerances:
-    if asked is None:
-        return DETECTOR
-    numbers = asked if isinstance(asked, dict) and set(asked) == {"max_rel", "rtol"} else {}
-    if not numbers or not all(_is_number(value) and value > 0 for value in numbers.values()):
-        raise ValueError(f"{path}: tolerance is {asked!r}, expected positive numbers max_rel and rtol")
+def _values(asked: object, path: Path) -> Closeness:
     values = DETECTOR.values
-    return replace(
-        DETECTOR, values=Closeness(min(values.max_rel, numbers["max_rel"]), min(values.rtol, numbers["rtol"]))
-    )
+    if asked is None:
+        return values
+    numbers = asked if isinstance(asked, dict) and set(asked) == {"max_rel", "rtol"} else {}
+    if not numbers or not all(is_number(value) and value > 0 for value in numbers.values()):
+        raise ValueError(f"{path}: tolerance is {asked!r}, expected positive numbers max_rel and rtol")
+    return Closeness(min(values.max_rel, numbers["max_rel"]), min(values.rtol, numbers["rtol"]))
 
 
 def _listed(content: Mapping[str, Any], name: str, path: Path, default: tuple[str, ...] | None = None) -> list[Any]:
@@ -117,12 +103,9 @@ def _file_name(value: object, path: Path) -> str:
     return value
 
 
-def read_detector_set(name: str, path: Path, salt: int) -> DetectorSet:
-    """The network that a config file describes.
-
-    Raises:
-        ValueError: for an option that is unknown, absent or asks for what our detector cannot compute; OSError.
-    """
+def read_detector_set(name: str, path: Path, salt: int, values: Closeness) -> DetectorSet:
+    """The network that a config file describes. Raises ValueError for an option that is unknown, absent or asks for
+    what our detector cannot compute; OSError."""
     options = _Options(read_case_json(path), path)
     for key, allowed in _FIXED.items():
         options.require_one(key, allowed)
@@ -169,7 +152,7 @@ def read_detector_set(name: str, path: Path, salt: int) -> DetectorSet:
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
     options.refuse_unread()
-    return DetectorSet(name, salt, config, conventions, selection)
+    return DetectorSet(name, salt, config, conventions, selection, values)
 
 
 # What our detector computes in one way only; another value cannot be expressed.
@@ -189,25 +172,12 @@ _FIXED: Mapping[str, tuple[object, ...]] = {
     "roi_box_head.attr": (True,),
 }
 # Training, the device, and a score threshold that the port reads and never uses: nothing the arrays depend on.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "backbone.freeze_at",
-        "model.device",
-        "rpn.batch_size_per_image",
-        "rpn.positive_fraction",
-        "rpn.smooth_l1_beta",
-        "rpn.loss_weight",
-        "rpn.pre_nms_topk_train",
-        "rpn.post_nms_topk_train",
-        "rpn.boundary_thresh",
-        "rpn.iou_thresholds",
-        "rpn.iou_labels",
-        "roi_heads.positive_fraction",
-        "roi_heads.proposal_append_gt",
-        "roi_heads.score_thresh_test",
-        "roi_box_head.smooth_l1_beta",
-    }
-)
+_WITHOUT_EFFECT = {
+    "backbone.freeze_at", "model.device", "rpn.batch_size_per_image", "rpn.positive_fraction", "rpn.smooth_l1_beta",
+    "rpn.loss_weight", "rpn.pre_nms_topk_train", "rpn.post_nms_topk_train", "rpn.boundary_thresh",
+    "rpn.iou_thresholds", "rpn.iou_labels", "roi_heads.positive_fraction", "roi_heads.proposal_append_gt",
+    "roi_heads.score_thresh_test", "roi_box_head.smooth_l1_beta",
+}  # fmt: skip
 
 
 class _Options:
@@ -215,12 +185,9 @@ class _Options:
 
     def __init__(self, content: Mapping[str, Any], path: Path) -> None:
         self._path = path
-        self._values: dict[str, Any] = {}
-        for key, value in content.items():
-            if isinstance(value, dict):
-                self._values.update({f"{key}.{name}": inner for name, inner in value.items()})
-            else:
-                self._values[key] = value
+        sections = {key: section for key, section in content.items() if isinstance(section, dict)}
+        self._values = {key: value for key, value in content.items() if key not in sections}
+        self._values |= {f"{key}.{name}": value for key, inner in sections.items() for name, value in inner.items()}
         self._unread = set(self._values) - _WITHOUT_EFFECT
 
     def require(self, key: str, fits: Callable[[Any], bool], expected: str) -> Any:
@@ -241,10 +208,10 @@ class _Options:
         return int(self.require(key, lambda v: type(v) is int and least <= v <= most, fits))
 
     def number(self, key: str) -> float:
-        return float(self.require(key, _is_number, "a number"))
+        return float(self.require(key, is_number, "a number"))
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        values = self.require(key, lambda v: isinstance(v, list) and all(map(_is_number, v)), "a list of numbers")
+        values = self.require(key, lambda v: isinstance(v, list) and all(map(is_number, v)), "a list of numbers")
         return tuple(float(value) for value in values)
 
     def flag(self, key: str) -> bool:
@@ -254,19 +221,15 @@ class _Options:
         """Anchors come as one list for each level of a pyramid; this network has one level."""
         levels = self.require(
             key,
-            lambda v: isinstance(v, list) and len(v) == 1 and isinstance(v[0], list) and all(map(_is_number, v[0])),
+            lambda v: isinstance(v, list) and len(v) == 1 and isinstance(v[0], list) and all(map(is_number, v[0])),
             "one list of numbers in a list",
         )
         return tuple(float(value) for value in levels[0])
 
     def thresholds(self, key: str) -> tuple[float, ...]:
         value = self._values.get(key)
-        return (self.number(key),) if _is_number(value) else self.numbers(key)
+        return (self.number(key),) if is_number(value) else self.numbers(key)
 
     def refuse_unread(self) -> None:
         if self._unread:
             raise ValueError(f"{self._path}: {', '.join(sorted(self._unread))}: options that no check here knows")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

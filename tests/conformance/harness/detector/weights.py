@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.checks import Check, failed, within
 from harness.detector.options import DetectorSet
-from harness.tolerances import DetectorTolerances
+from harness.tolerances import DETECTOR
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.rpn import ProposalGenerator
 from roibeam.extraction.weights.families import CELL_ANCHORS, COUNTER, HF_LAYOUT, name_weights
@@ -48,7 +48,7 @@ def proposal_generator_of(detector: Detector) -> ProposalGenerator:
     return generator
 
 
-def weight_sum_checks(network: DetectorSet, sums: Mapping[str, Any], tolerances: DetectorTolerances) -> Iterator[Check]:
+def weight_sum_checks(network: DetectorSet, sums: Mapping[str, Any]) -> Iterator[Check]:
     """Sum and sum of absolute values of every tensor, float64.
 
     Args:
@@ -75,15 +75,15 @@ def weight_sum_checks(network: DetectorSet, sums: Mapping[str, Any], tolerances:
             error = abs(ours - sums[name][index]) / size if size else abs(ours - sums[name][index])
             if not error <= worst:
                 worst, worst_name = error, name
-        yield within(label, worst, tolerances.weight_sum, "of the tensor's sum of |values|", worst_name)
+        yield within(label, worst, DETECTOR.weight_sum, "of the tensor's sum of |values|", worst_name)
 
 
-def key_list_checks(network: DetectorSet, kind: str, shapes: Mapping[str, Any], file: str) -> Iterator[Check]:
+def key_list_checks(network: DetectorSet, shapes: Mapping[str, Any], kind: str, file: str) -> Iterator[Check]:
     """A published list of names and shapes, through the same table of names that loads such files.
 
     Args:
-        kind: a key of `KEY_LISTS`.
         shapes: name in the published file -> shape.
+        kind: a key of `KEY_LISTS`.
         file: named in errors.
     """
     malformed = [name for name, shape in shapes.items() if not _is_shape(shape)]

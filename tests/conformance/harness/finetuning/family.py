@@ -9,19 +9,13 @@ else, predictions_*        result files
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from harness.case_files import Arrays
 from harness.checks import Check, Family, unread
-from harness.finetuning import (
-    entity_items,
-    nlvr2_items,
-    referring_items,
-    retrieval_items,
-    vcr_items,
-    vqa_items,
-)
+from harness.finetuning import referring_items, retrieval_items, vcr_items, visualbert_items, vqa_items
+from harness.finetuning.item_files import ItemCase
 from harness.finetuning.start_weights import start_weight_checks
 from harness.finetuning.trajectory import LOSSES, Trajectory, trajectory_checks
 from harness.finetuning.two_stream_trajectories import two_stream_trajectory
@@ -29,6 +23,7 @@ from harness.finetuning.visualbert_trajectories import visualbert_trajectory
 from harness.finetuning.vlbert_trajectories import vlbert_trajectory
 from harness.model_case import ModelArrays, npz_family
 
+ItemChecks = Callable[[ItemCase], Iterable[Check]]
 SYSTEMS: dict[str, Callable[[ModelArrays], Trajectory]] = {
     "finetune_interbert": two_stream_trajectory,
     "finetune_vilbert": two_stream_trajectory,
@@ -36,17 +31,17 @@ SYSTEMS: dict[str, Callable[[ModelArrays], Trajectory]] = {
     "finetune_vlbert": vlbert_trajectory,
 }
 # By how a file's name begins: what compares its items.
-ITEMS: dict[str, Callable[[Arrays], Iterable[Check]]] = {
+ITEMS: dict[str, ItemChecks] = {
     "data_vqa": vqa_items.checks,
     "data_vcr": vcr_items.checks,
     "data_refer": referring_items.checks,
     "data_refcoco": referring_items.checks,
-    "data_nlvr2": nlvr2_items.checks,
+    "data_nlvr2": visualbert_items.nlvr2_checks,
     "data_retrieval": retrieval_items.checks,
-    "data_flickr": entity_items.checks,
+    "data_flickr": visualbert_items.entity_checks,
 }
 # By how the outputs of result files begin: what compares these.
-PREDICTIONS: dict[str, Callable[[Arrays], Iterable[Check]]] = {
+PREDICTIONS: dict[str, ItemChecks] = {
     "vqa_": vqa_items.prediction_checks,
     "vcr_": vcr_items.prediction_checks,
     "csv_": vcr_items.prediction_checks,
@@ -56,29 +51,34 @@ PREDICTIONS: dict[str, Callable[[Arrays], Iterable[Check]]] = {
 
 
 def _checks(system: str, path: Path) -> Iterator[Check]:
-    arrays = ModelArrays(path)
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _case_checks(system, ItemCase(path, Path(folder)))
+
+
+def _case_checks(system: str, arrays: ItemCase) -> Iterator[Check]:
+    stem = arrays.path.stem
     if LOSSES in arrays:
         try:
             trajectory = SYSTEMS[system](arrays)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"config: an option is missing or of another kind: {error}") from None
         yield from trajectory_checks(arrays, trajectory)
-    elif arrays.names("checkpoint/"):
+    elif arrays.below("checkpoint/"):
         yield from start_weight_checks(arrays)
-    elif arrays.names("file/"):
-        fitting = [checks for start, checks in ITEMS.items() if path.stem.startswith(start)]
-        yield from _known(fitting, path.stem)[0](arrays.arrays)
+    elif arrays.below("file/"):
+        fitting = [checks for start, checks in ITEMS.items() if stem.startswith(start)]
+        yield from _known(fitting, stem)[0](arrays)
     else:
-        outputs = arrays.names("out/")
+        outputs = arrays.below("out/")
         found = [checks for start, checks in PREDICTIONS.items() if any(name.startswith(start) for name in outputs)]
-        for checks in dict.fromkeys(_known(found, path.stem)):
-            yield from checks(arrays.arrays)
+        for checks in dict.fromkeys(_known(found, stem)):
+            yield from checks(arrays)
     # One file of results has the logits of tasks that the code wrote no file of.
-    inputs = () if LOSSES in arrays or arrays.names("checkpoint/") else ("in/", "file/", "image/", "gt_image/")
-    yield from unread(arrays.arrays, inputs)
+    inputs = () if LOSSES in arrays or arrays.below("checkpoint/") else ("in/", "file/", "image/", "gt_image/")
+    yield from unread(arrays, inputs)
 
 
-def _known(found: list[Callable[[Arrays], Iterable[Check]]], stem: str) -> list[Callable[[Arrays], Iterable[Check]]]:
+def _known(found: list[ItemChecks], stem: str) -> list[ItemChecks]:
     if not found:
         raise ValueError(f"unknown case: {stem} is of a kind that is not known yet")
     return found

@@ -74,7 +74,6 @@ def prepare_vcr_photo(
     *,
     box_numbers: Sequence[int] | None = None,
     flip: bool = False,
-    fixed_size: bool = True,
 ) -> VcrPhoto:
     """Resizes a photo (BGR) with its boxes and outlines, mirrors all with `flip`, and pads it to a fixed size."""
     numbers = list(range(len(metadata.boxes)) if box_numbers is None else box_numbers)
@@ -84,6 +83,5 @@ def prepare_vcr_photo(
     outlines = [outline_mask(metadata.outlines[number], metadata.boxes[number, :4]) for number in numbers]
     masks = torch.from_numpy(np.stack([np.ones((MASK_SIDE, MASK_SIDE), np.float32), *outlines]))
     photo = prepare_photo(image, boxes[:, :4], config, conventions, flip=flip)
-    if fixed_size:
-        photo = replace(photo, pixels=padded_to_edges(photo.pixels, config.short_edge, config.long_edge))
+    photo = replace(photo, pixels=padded_to_edges(photo.pixels, config.short_edge, config.long_edge))
     return VcrPhoto(photo, masks.flip(-1) if flip else masks, torch.from_numpy(boxes[:, 4]))

@@ -32,6 +32,10 @@ COMPUTED = "computed"
 _WORDS = "vlbert.word_embeddings.weight"
 _WORDS_AGAIN = "vlbert.mlm_head.predictions.decoder.weight"  # tied
 _ANSWERS = "final_mlp.2.weight"
+# Sizes of what the answer classifier does not read.
+_UNUSED = (
+    "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings", "region_feature_size",
+)  # fmt: skip
 
 
 def start_weight_checks(arrays: ModelArrays) -> Iterator[Check]:
@@ -52,17 +56,17 @@ def start_weight_checks(arrays: ModelArrays) -> Iterator[Check]:
     wrong = [name for name, source in sources.items() if not _is_from(found[name], source, checkpoint)]
     note = f"{wrong[0]} is not from {sources[wrong[0]]}" if wrong else ""
     yield within("source_of", len(wrong), 0, "parameters from elsewhere", note)
-    for name in arrays.names("out/"):
+    for name in arrays.below("out/"):
         own = arrays.floats(f"param/{name}")  # before; what is computed does not depend on it
         got = _answer_rows(arrays, checkpoint[_WORDS], own) if name == _ANSWERS else found.get(name)
         if got is None or sources.get(name) != COMPUTED:
             raise ArrayError(f"out/{name}", "is a parameter that nothing is computed for")
-        yield near(f"out/{name}", got, arrays.arrays.take(f"out/{name}"), FINETUNING.start)
+        yield near(f"out/{name}", got, arrays.take(f"out/{name}"), FINETUNING.start)
 
 
 def _checkpoint(arrays: ModelArrays, names: list[str]) -> dict[str, Tensor]:
     """Numbers of the file where it has them, else one for each name; what is one tensor there is one here."""
-    given = {name: arrays.floats(f"checkpoint/{name}") for name in arrays.names("checkpoint/")}
+    given = {name: arrays.floats(f"checkpoint/{name}") for name in arrays.below("checkpoint/")}
     checkpoint: dict[str, Tensor] = {}
     for number, name in enumerate(names):
         first = _WORDS if name == _WORDS_AGAIN else _once(name)
@@ -91,18 +95,8 @@ def _answer_rows(arrays: ModelArrays, words: Tensor, own: Tensor) -> Tensor:
         isinstance(piece, int) and 0 <= piece < len(words) for answer in pieces for piece in answer
     ):
         raise ValueError(f"config: answer_token_ids must be lists of numbers below {len(words)}")
-    config = VLBertTaskConfig(
-        vocab_size=len(words),
-        hidden_size=words.shape[1],
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=1,
-        max_position_embeddings=1,
-        region_feature_size=1,
-        num_answers=len(own),
-        answer_head="mlm",
-    )
-    model = VLBertForVqa(config)
+    sizes: dict[str, Any] = dict.fromkeys(_UNUSED, 1) | {"vocab_size": len(words), "num_answers": len(own)}
+    model = VLBertForVqa(VLBertTaskConfig(hidden_size=words.shape[1], answer_head="mlm", **sizes))
     with torch.no_grad():
         model.vlbert.embeddings.words.weight.copy_(words)
         model.answer_head.decoder.weight.copy_(own)

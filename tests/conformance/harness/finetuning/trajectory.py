@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,44 +39,28 @@ _SCORE = "score"
 
 @dataclass(frozen=True)
 class Terms:
-    """What one micro-batch gave.
+    """What one micro-batch gave."""
 
-    Attributes:
-        losses: by name; they add up to the loss.
-        others: by the names that the file has for parts of the loss and scores.
-    """
-
-    losses: Mapping[str, SumCount]
+    losses: Mapping[str, SumCount]  # by name; they add up to the loss
+    # By the names that the file has for parts of the loss and scores
     others: Mapping[str, Tensor | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """What a system makes of a case.
+    """What a system makes of a case."""
 
-    Attributes:
-        model: with the weights of the case, in float64.
-        config: of the run.
-        batch: micro-batch i of the file.
-        terms: what the model gives for one.
-        losses: names of those that `terms` has.
-        our_name: of an official parameter; None for one that the official model has and never reads.
-        groups: parameter groups of the case's own, where no named rule has them.
-        scores: what the official evaluation said after each epoch, for a schedule that goes by it.
-        inputs: what else there is to compare, of the micro-batches themselves.
-        joint: of tasks that alternate: what the loss of each is multiplied by; () for a single one.
-    """
-
-    model: nn.Module
-    config: TrainConfig
-    batch: Callable[[int], Any]
-    terms: Callable[[nn.Module, Any], Terms]
+    model: nn.Module  # with the weights of the case, in float64
+    config: TrainConfig  # of the run
+    batch: Callable[[int], Any]  # micro-batch i of the file
+    terms: Callable[[nn.Module, Any], Terms]  # what the model gives for one
+    # Of an official parameter; None for one that the official model has and never reads
     our_name: Callable[[str], str | None]
-    losses: Sequence[str] = ("loss",)
-    groups: Sequence[ParameterGroup] = ()
-    scores: Sequence[float] = ()
-    inputs: Callable[[], Iterable[Check]] = tuple
-    joint: Sequence[float] = ()
+    losses: Sequence[str] = ("loss",)  # names of those that `terms` has
+    groups: Sequence[ParameterGroup] = ()  # parameter groups of the case's own, where no named rule has them
+    scores: Sequence[float] = ()  # what the official evaluation said after each epoch, for a schedule that goes by it
+    inputs: Callable[[], Iterable[Check]] = tuple  # what else there is to compare, of the micro-batches themselves
+    joint: Sequence[float] = ()  # of tasks that alternate: what the loss of each is multiplied by; () for a single one
 
 
 def as_double(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -134,7 +119,7 @@ class _Task:
     def losses(self, model: nn.Module, batch: _MicroBatch) -> Any:
         terms = self.run.terms(model, batch.content)
         self.log.append(Terms({name: term.detach() for name, term in terms.losses.items()}, terms.others))
-        return _Output(terms.losses)
+        return SimpleNamespace(losses=terms.losses, metrics={})
 
     def parameter_groups(self) -> Sequence[ParameterGroup]:
         return self.run.groups
@@ -149,25 +134,15 @@ class _Task:
         return {_SCORE: next(self.scores)}
 
 
-@dataclass(frozen=True, eq=False)
-class _Output:
-    losses: Mapping[str, SumCount]
-    metrics: Mapping[str, SumCount] = field(default_factory=dict)
-
-
 class _Watched:
-    """What a run does to the parameters of a model, seen at its optimizer's steps.
-
-    Attributes:
-        rates, gradients, changes: for each update, by our name: the rate used, the norm of the gradient before any
-            clipping, the norm of the change.
-    """
+    """What a run does to the parameters of a model, seen at its optimizer's steps."""
 
     def __init__(self, model: nn.Module) -> None:
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._parameters = dict(model.named_parameters())
         self._norms: dict[str, float] = {}
         self._before: dict[str, Tensor] = {}
+        # For each update, by our name: the rate used, the norm of the gradient before any clipping, that of the change.
         self.rates: list[dict[str, float]] = []
         self.gradients: list[dict[str, float]] = []
         self.changes: list[dict[str, float]] = []
@@ -206,16 +181,6 @@ class _Watched:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Done:
-    """A run: what its micro-batches gave and its updates did, its weights at the end, and their average."""
-
-    log: list[Terms]
-    watched: _Watched
-    weights: Mapping[str, Tensor]
-    average: Mapping[str, Tensor] | None
-
-
 def trajectory_checks(arrays: ModelArrays, run: Trajectory) -> Iterator[Check]:
     """The whole run, and everything the file says of it."""
     order = arrays.whole(ORDER, 0, 1 << 20, None).tolist()
@@ -224,16 +189,19 @@ def trajectory_checks(arrays: ModelArrays, run: Trajectory) -> Iterator[Check]:
     start = {name: tensor.detach().clone() for name, tensor in run.model.state_dict().items()}
     tied, of_table = arrays.options.get("tied", {}), run.our_name
     run = dataclasses.replace(run, our_name=lambda name: of_table(tied.get(name, name)))
-    done = _run(run, order, int(arrays.options["micro_batches_per_epoch"]))
+    log, watched, weights = _run(run, order, int(arrays.options["micro_batches_per_epoch"]))
     yield from run.inputs()
-    yield from _micro_step_checks(arrays, done.log)
-    yield from _update_checks(arrays, run, done.watched)
-    yield from _weight_checks(arrays, run, done.weights, "final", start)
-    if done.average is not None:
-        yield from _weight_checks(arrays, run, done.average, "ema", start)
+    yield from _micro_step_checks(arrays, log)
+    yield from _update_checks(arrays, run, watched)
+    for kind, state in weights.items():
+        yield from _weight_checks(arrays, run, state, kind, start)
 
 
-def _run(run: Trajectory, order: Sequence[int], epoch: int) -> _Done:
+def _run(
+    run: Trajectory, order: Sequence[int], epoch: int
+) -> tuple[list[Terms], _Watched, dict[str, Mapping[str, Tensor]]]:
+    """What its micro-batches gave and its updates did; the weights at the end ("final"), and their average ("ema")
+    where there is one."""
     log: list[Terms] = []
     read: dict[int, _MicroBatch] = {}
     scores = iter((0.0, *run.scores))  # the loop evaluates the start too, which no schedule counts
@@ -243,27 +211,30 @@ def _run(run: Trajectory, order: Sequence[int], epoch: int) -> _Done:
     if run.joint:
         scales = {str(place): scale for place, scale in enumerate(run.joint)}
         task = AlternatingTask(dict(zip(scales, parts, strict=True)), loss_scales=scales, updates="task")
+    config = dataclasses.replace(run.config, device="cpu", checkpoint_every=0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as folder, _Watched(run.model) as watched:
-            result = train(task, run.config, Path(folder) / "run", description={})
+            result = train(task, config, Path(folder) / "run", description={})
             trained = result.checkpoint / "trained.safetensors"
-            average = dict(run.model.state_dict()) if run.config.average_rate else None
-            weights = load_file(trained) if trained.exists() else dict(run.model.state_dict())
+            weights: dict[str, Mapping[str, Tensor]] = {}
+            weights["final"] = load_file(trained) if trained.exists() else dict(run.model.state_dict())
+            if run.config.average_rate:
+                weights["ema"] = dict(run.model.state_dict())
     finally:
         torch.set_num_threads(threads)
-    return _Done(log, watched, weights, average)
+    return log, watched, weights
 
 
 def _micro_step_checks(arrays: ModelArrays, log: Sequence[Terms]) -> Iterator[Check]:
     got = np.array([sum(float(term.mean) for term in terms.losses.values()) for terms in log])
-    yield near(LOSSES, got, arrays.arrays.take(LOSSES), FINETUNING.relative)
+    yield near(LOSSES, got, arrays.take(LOSSES), FINETUNING.relative)
     names = {name for terms in log for name in terms.others}
     for name in sorted(names):
         if f"out/{name}" in arrays:
             values = np.array([float(terms.others[name]) for terms in log])
-            yield near(f"out/{name}", values, arrays.arrays.take(f"out/{name}"), FINETUNING.relative)
+            yield near(f"out/{name}", values, arrays.take(f"out/{name}"), FINETUNING.relative)
 
 
 def _update_checks(arrays: ModelArrays, run: Trajectory, watched: _Watched) -> Iterator[Check]:
@@ -273,9 +244,9 @@ def _update_checks(arrays: ModelArrays, run: Trajectory, watched: _Watched) -> I
     # What the releases leave out of the optimizer has gradients too, which they do not count.
     applied = [{name: norm for name, norm in each.items() if name in grouped} for each in watched.gradients]
     total = np.array([np.sqrt(sum(norm**2 for norm in each.values())) for each in applied])
-    want = arrays.arrays.take("out/grad_norm_per_update")
+    want = arrays.take("out/grad_norm_per_update")
     yield near("out/grad_norm_per_update", total, want, FINETUNING.relative)
-    want = arrays.arrays.take(RATES, None, len(options["groups"]))
+    want = arrays.take(RATES, None, len(options["groups"]))
     rates = np.zeros((len(watched.rates), want.shape[1]))
     asking = {name for name, parameter in run.model.named_parameters() if parameter.requires_grad}
     for column, group in enumerate(options["groups"]):
@@ -287,7 +258,7 @@ def _update_checks(arrays: ModelArrays, run: Trajectory, watched: _Watched) -> I
     yield near(RATES, rates, want, FINETUNING.relative)
     for name, by_update in (("param_grad_norm", applied), ("param_change_norm", watched.changes)):
         norms = np.array([[each.get(parameter or "", 0.0) for each in by_update] for parameter in trainable])
-        yield near(f"out/{name}", norms, arrays.arrays.take(f"out/{name}"), FINETUNING.parameters)
+        yield near(f"out/{name}", norms, arrays.take(f"out/{name}"), FINETUNING.parameters)
     official = {name for group in options["groups"] for name in group["params"]}
     strangers = grouped - {run.our_name(name) for name in official}
     note = f"{', '.join(sorted(strangers)[:3])} are trained here only" if strangers else ""
@@ -298,7 +269,7 @@ def _weight_checks(
     arrays: ModelArrays, run: Trajectory, weights: Mapping[str, Tensor], kind: str, start: Mapping[str, Tensor]
 ) -> Iterator[Check]:
     for part in ("", "_sub", "_sum"):
-        for name in arrays.names(f"{kind}{part}/"):
+        for name in arrays.below(f"{kind}{part}/"):
             yield _weight(arrays, weights, run.our_name(name), f"{kind}{part}/{name}", part)
     for name in arrays.options.get(f"{kind}_unchanged", ()):
         ours = run.our_name(name)
@@ -307,7 +278,7 @@ def _weight_checks(
 
 
 def _weight(arrays: ModelArrays, weights: Mapping[str, Tensor], ours: str | None, array: str, part: str) -> Check:
-    want = arrays.arrays.take(array)
+    want = arrays.take(array)
     if ours is None or ours not in weights:
         return failed(array, f"our model has no {ours}")
     flat = weights[ours].detach().double()

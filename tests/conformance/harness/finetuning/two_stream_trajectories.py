@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from harness.case_files import ArrayError
 from harness.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from harness.interbert_family import build_interbert
-from harness.model_case import ModelArrays, check_sizes
+from harness.model_case import ModelArrays, batch_of, check_sizes
 from harness.vilbert_family import build_vilbert
 from roibeam.model.common.losses import SumCount, binary_cross_entropy
 from roibeam.model.inputs import VLBatch
@@ -37,14 +37,10 @@ RIGHT_REGION = 0.5
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """One micro-batch as rows of our batch.
-
-    Attributes:
-        locations: (rows, E, 5) as the file has them.
-    """
+    """One micro-batch as rows of our batch."""
 
     batch: VLBatch
-    locations: Tensor
+    locations: Tensor  # (rows, E, 5) as the file has them
     target: Tensor
     questions: int
 
@@ -120,8 +116,6 @@ def _train_config(options: Mapping[str, Any], release: str) -> TrainConfig:
         "learning_rate": float(argv.get("learning_rate", min(task["lr"] for task in tasks))),
         "warmup_steps": float(argv["warmup_proportion"]) * once,
         "accumulation": accumulation,
-        "device": "cpu",
-        "checkpoint_every": 0,
     }
     if argv.get("vision_scratch") is not None:
         settings["parameter_groups"] = "vilbert-release-mt-vision-scratch"
@@ -197,19 +191,9 @@ def _rows(arrays: ModelArrays, number: int, model: Any, kind: str) -> _Rows:
     tasks = None
     if getattr(config, "num_task_tokens", 0):
         tasks = torch.full((len(text),), int(arrays.options["task"]["number"].removeprefix("TASK")))
-    batch = VLBatch(
-        text_ids=text,
-        text_mask=parts[0],
-        text_segments=parts[1],
-        region_features=features[:, 1:],
-        region_boxes=locations[:, 1:, :4],
-        region_mask=mask[:, 1:],
-        image_hw=torch.ones(len(text), 2, dtype=torch.float64),
-        masked_regions=torch.zeros_like(mask[:, 1:]),
-        whole_image_features=features[:, 0],
-        task_ids=tasks,
-    )
-    target = torch.from_numpy(arrays.arrays.take_finite(f"{folder}target").copy())
+    hw = torch.ones(len(text), 2, dtype=torch.float64)
+    batch = batch_of((text, *parts), (features, locations, mask), hw, task_ids=tasks)
+    target = torch.from_numpy(arrays.take_finite(f"{folder}target").copy())
     return _Rows(batch, locations, target.double() if target.is_floating_point() else target.long(), questions)
 
 

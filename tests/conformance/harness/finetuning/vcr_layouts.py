@@ -6,58 +6,27 @@ What a release does to words, regions and labels are options of `VcrOptions`, na
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
-from harness.case_files import ArrayError, Arrays
-from harness.finetuning.item_files import (
-    BATCH,
-    FILES,
-    Item,
-    at,
-    filled,
-    json_of,
-    padded,
-    photo_edges,
-    photo_pixels,
-    size_option,
-    write_item_file,
-)
+from harness.case_files import ArrayError
+from harness.finetuning.item_files import BATCH, Item, ItemCase, at, padded, region_leaves
 from harness.finetuning.prepared_photos import VcrPhoto, prepare_vcr_photo
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.model.common.regions import WHOLE_IMAGE_LOCATION, region_locations
-from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.data.datasets.vcr import (
     NUM_CHOICES,
     RawVcrQuestion,
-    VcrMetadata,
     metadata_path,
     object_classes,
     read_vcr_metadata,
 )
 from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup
+from roibeam.pipelines.finetuning.tasks import vcr_rules
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, RATIONALE, VcrOptions, group_pieces, vcr_groups
-from roibeam.pipelines.finetuning.tasks.vcr_rules import (
-    CHOICE_END,
-    CHOICE_FRONT,
-    DETECTED,
-    DRAWN,
-    IN_TURN,
-    NAMED,
-    RESTARTED,
-    RUNNING,
-    SHARED,
-    SHOWN,
-    NameRule,
-    NamesDrawn,
-    join_regions,
-    name_rule,
-)
-from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 PROBLEMS = {"Q2A": ANSWER, "QA": ANSWER, "answer": ANSWER, "QA2R": RATIONALE, "QAR": RATIONALE, "rationale": RATIONALE}
 TEST, NAMES_DRAWN = "test", "names_drawn"
@@ -67,38 +36,27 @@ _FLIPPED = "flip"
 _NO_BOX, _NO_PIECE, _NO_MASK = -1.0, -2, -1.0  # padding of VL-BERT's batches
 
 
-class ItemFiles(NamedTuple):
-    """What all cases have: the questions, and a tokenizer."""
-
-    questions: list[RawVcrQuestion]
-    tokenizer: CaptionTokenizer
-
-    @property
-    def coder(self) -> PieceCoder:
-        return PieceCoder(lambda text: self.tokenizer.encode(text).ids[1:-1], self.tokenizer.piece)
-
-
-def item_maker(arrays: Arrays, config: Mapping[str, Any], files: ItemFiles, folder: Path, mode: str) -> MakeItem:
+def item_maker(case: ItemCase, questions: list[RawVcrQuestion], mode: str) -> MakeItem:
     """What makes the items of a way to read the data set, by their numbers."""
     problem, *how = mode.split("_")
     if problem not in PROBLEMS or not set(how) <= {TEST, _FLIPPED}:
         raise ValueError(f"a way to read VCR that is unknown: {mode!r}")
-    if "seq_len" in config:
-        return _PhotoItems(arrays, config, files, folder, problem, how).item
-    if any(name.startswith("gt_image/") for name in arrays.names):
-        return _StoredItems(arrays, config, files, problem, is_test=TEST in how).item
-    return _TextItems(config, files, problem).item
+    if "seq_len" in case.options:
+        return _PhotoItems(case, questions, problem, how)
+    if case.below("gt_image/"):
+        return _StoredItems(case, questions, problem, is_test=TEST in how)
+    return _TextItems(case, questions, problem)
 
 
-def _cycle(config: Mapping[str, Any]) -> list[str]:
-    names = config.get("names_cycle")
+def _coder(case: ItemCase) -> PieceCoder:
+    return PieceCoder(lambda text: case.tokenizer.encode(text).ids[1:-1], case.tokenizer.piece)
+
+
+def _cycle(case: ItemCase) -> list[str]:
+    names = case.options.get("names_cycle")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ArrayError("config", "needs names_cycle, the names of people")
     return names
-
-
-def _groups(files: ItemFiles, options: VcrOptions, names: NameRule, *, labelled: bool = True) -> list[TaskGroup]:
-    return list(vcr_groups(files.questions, options, names, labelled=labelled))
 
 
 def _joined(parts: Sequence[PartPieces]) -> np.ndarray:
@@ -112,31 +70,21 @@ def _joined(parts: Sequence[PartPieces]) -> np.ndarray:
 class _PhotoItems:
     """Items as jackroos/VL-BERT vcr.py and its collation give them."""
 
-    def __init__(
-        self,
-        arrays: Arrays,
-        config: Mapping[str, Any],
-        files: ItemFiles,
-        folder: Path,
-        problem: str,
-        how: Sequence[str],
-    ) -> None:
-        self._edges = photo_edges(config)
-        self._arrays, self._files, self._folder = arrays, files, folder
-        self._flip, self._told = _FLIPPED in how, TEST not in how
+    def __init__(self, case: ItemCase, questions: list[RawVcrQuestion], problem: str, how: Sequence[str]) -> None:
+        self._case, self._flip = case, _FLIPPED in how
         self._options = VcrOptions(
             problem=PROBLEMS[problem],
-            names=IN_TURN,
+            names=vcr_rules.IN_TURN,
             joining="and",
-            truncation=SHARED,
-            max_pieces=size_option(config, "seq_len", 1),
+            truncation=vcr_rules.SHARED,
+            max_pieces=case.size("seq_len", 1),
             cut_untold=False,
-            object_loss=SHOWN,
+            object_loss=vcr_rules.SHOWN,
         )
-        names = name_rule(self._options.names, _cycle(config))
-        self._groups = _groups(files, self._options, names, labelled=self._told)
+        names = vcr_rules.name_rule(self._options.names, _cycle(case))
+        self._groups = list(vcr_groups(questions, self._options, names, labelled=TEST not in how))
 
-    def item(self, number: str) -> Item:
+    def __call__(self, number: str) -> Item:
         return self._batch() if number == BATCH else self._one(int(number))
 
     def _one(self, number: int) -> dict[str, Any]:
@@ -150,11 +98,9 @@ class _PhotoItems:
             "masks": photo.masks,
             "im_info": np.array([wide, high, *photo.photo.scale_xy.tolist(), number], np.float32),
         }
-        rows = group_pieces(group, self._files.coder, self._options)
+        rows = group_pieces(group, _coder(self._case), self._options)
         contexts = [_columns(rows[first][:-1]) for first in range(0, len(rows), NUM_CHOICES)]
-        if len(contexts) == 1:
-            found["question"] = contexts[0]
-        found |= {f"question.{place}": context for place, context in enumerate(contexts) if len(contexts) > 1}
+        found |= {f"question.{n}" if len(contexts) > 1 else "question": each for n, each in enumerate(contexts)}
         problem = self._options.problem
         found |= {f"{problem}_choices.{place}": _columns([row[-1]]) for place, row in enumerate(rows[:NUM_CHOICES])}
         if group.target is not None:
@@ -181,11 +127,11 @@ class _PhotoItems:
     def _photo(self, group: TaskGroup) -> tuple[VcrPhoto, np.ndarray]:
         """The photo, and its (R, 6) boxes with score and class."""
         image = group.facts["image"]
-        metadata = self._metadata(image)
+        metadata = read_vcr_metadata(self._case.written(f"/{metadata_path(image)}"))
         photo = prepare_vcr_photo(
-            photo_pixels(self._arrays, group.images[0]),
+            self._case.pixels(group.images[0]),
             metadata,
-            self._edges,
+            self._case.edges,
             CONVENTIONS["vlbert-e2e"],
             box_numbers=group.facts["input_boxes"],
             flip=self._flip,
@@ -193,17 +139,8 @@ class _PhotoItems:
         names = [group.facts["objects"][number] for number in group.facts["input_boxes"]]
         # The release predicts the class of the whole image too, which is 0.
         classes = np.concatenate([[0], object_classes(names, image)])
-        classes = classes if self._options.object_loss == SHOWN else np.full(len(classes), IGNORE_INDEX)
         boxes = np.concatenate([photo.photo.boxes.numpy(), photo.scores[:, None].numpy(), classes[:, None]], axis=1)
         return photo, boxes.astype(np.float32)
-
-    def _metadata(self, image: str) -> VcrMetadata:
-        """Of an image, as its file below the folder of images is read."""
-        names = [name for name in self._arrays.names if name.startswith(FILES)]
-        name = next((name for name in names if name.endswith(f"/{metadata_path(image)}")), None)
-        if name is None:
-            raise ArrayError(f"{FILES}{metadata_path(image)}", "is not in the case")
-        return read_vcr_metadata(write_item_file(self._arrays, name, self._folder / "metadata.json"))
 
 
 def _columns(parts: Sequence[PartPieces]) -> np.ndarray:
@@ -226,30 +163,26 @@ def _choice_columns(items: Sequence[Item], name: str) -> np.ndarray:
 class _StoredItems:
     """Items as vcr_dataset.py of vilbert_beta and vilbert-multi-task gives them: four rows, padded."""
 
-    def __init__(
-        self, arrays: Arrays, config: Mapping[str, Any], files: ItemFiles, problem: str, *, is_test: bool
-    ) -> None:
-        self._arrays, self._files = arrays, files
-        self._pieces, self._regions = size_option(config, "max_seq_length", 4), size_option(config, "max_region_num", 2)
-        is_first = "first" in arrays.path.stem
+    def __init__(self, case: ItemCase, questions: list[RawVcrQuestion], problem: str, *, is_test: bool) -> None:
+        self._case = case
+        self._pieces, self._regions = case.size("max_seq_length", 4), case.size("max_region_num")
         # How it counts: [CLS] and both [SEP] of a row are not cut, the one between question and answer is.
         self._options = VcrOptions(
             problem=PROBLEMS[problem],
-            names=DRAWN,
-            truncation=RUNNING if is_first else CHOICE_END,
+            names=vcr_rules.DRAWN,
+            truncation=vcr_rules.RUNNING if case.is_first else vcr_rules.CHOICE_END,
             max_pieces=self._pieces - 3,
-            pieces_twice=not is_first,
-            boxes=DETECTED,
+            pieces_twice=not case.is_first,
+            boxes=vcr_rules.DETECTED,
             max_boxes=self._regions,
         )
         self._mode = f"{problem}_{TEST}" if is_test else problem
-        self._groups = _groups(files, self._options, NamesDrawn(self._drawn()), labelled=not is_test)
-        per_group = len(self._groups[0].rows) // NUM_CHOICES if self._groups else 1
-        self._entries = [(group, place) for group in self._groups for place in range(per_group)]
+        groups = list(vcr_groups(questions, self._options, vcr_rules.NamesDrawn(self._drawn()), labelled=not is_test))
+        self._entries = [(group, place) for group in groups for place in range(len(group.rows) // NUM_CHOICES)]
 
-    def item(self, number: str) -> Item:
+    def __call__(self, number: str) -> Item:
         group, place = at(self._entries, int(number))
-        rows = group_pieces(group, self._files.coder, self._options, separator=self._files.tokenizer.sep_id)
+        rows = group_pieces(group, _coder(self._case), self._options, separator=self._case.tokenizer.sep_id)
         texts = [self._text(row) for row in rows[place * NUM_CHOICES : (place + 1) * NUM_CHOICES]]
         text, mask, segments = (np.stack(column) for column in zip(*texts, strict=True))
         labelled = group.target is not None  # in a test split the release gives every item the number 0
@@ -264,12 +197,12 @@ class _StoredItems:
 
     def _drawn(self) -> Iterator[str]:
         """The names in the order in which the release drew them."""
-        names = json_of(self._arrays, f"out/{self._mode}.{NAMES_DRAWN}")
+        names = self._case.json(f"out/{self._mode}.{NAMES_DRAWN}")
         yield from names
         raise ValueError(f"{self._mode}: {len(names)} names were drawn, and ours need more")
 
     def _text(self, row: Sequence[PartPieces]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        tokenizer = self._files.tokenizer
+        tokenizer = self._case.tokenizer
         context, choice = _joined(row[:-1]), row[-1].ids
         ids = [tokenizer.cls_id, *context, tokenizer.sep_id, *choice, tokenizer.sep_id]
         if len(ids) > self._pieces:
@@ -282,27 +215,22 @@ class _StoredItems:
     def _shown(self, group: TaskGroup) -> dict[str, Any]:
         """Features, places and mask of the whole image, the detected and the annotated regions."""
         name = group.facts["image"]
-        if f"image/{name}.boxes" not in self._arrays:  # the first release knows an image by its number
+        if f"image/{name}.boxes" not in self._case:  # the first release knows an image by its number
             name = group.facts["img_id"].rpartition("-")[2]
         (detected, first), (annotated, last) = (self._store(f"{kind}/{name}") for kind in ("image", "gt_image"))
-        found = join_regions(detected, annotated, self._options.max_boxes)
+        found = vcr_rules.join_regions(detected, annotated, self._options.max_boxes)
         sizes = [first] * found.num_detected + [last] * (len(found.boxes) - found.num_detected)
         wide_high = torch.tensor(np.array(sizes), dtype=torch.float32).reshape(-1, 2)
         boxes, real = torch.from_numpy(found.boxes)[:, None], torch.ones(len(found.boxes), 1, dtype=torch.bool)
         where = region_locations(boxes, wide_high.flip(-1), real)[:, 0].numpy()
         features = np.concatenate([found.whole[None], found.features])
         places = np.concatenate([np.array([WHOLE_IMAGE_LOCATION], np.float32), where])
-        return {
-            "features_first8": filled(features[:, :8], self._regions),
-            "features_row_sum": filled(features.sum(axis=1, dtype=np.float64), self._regions),
-            "spatials": filled(places, self._regions),
-            "image_mask": filled(np.ones(len(features), np.int64), self._regions),
-        }
+        return region_leaves(features, places, self._regions)
 
     def _store(self, name: str) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-        boxes = self._arrays.take_finite(f"{name}.boxes", None, 4)
-        features = self._arrays.take_finite(f"{name}.features", len(boxes), None)
-        return (features, boxes), self._arrays.take_finite(f"{name}.size_wh", 2)
+        boxes = self._case.take_finite(f"{name}.boxes", None, 4)
+        features = self._case.take_finite(f"{name}.features", len(boxes), None)
+        return (features, boxes), self._case.take_finite(f"{name}.size_wh", 2)
 
 
 # --- texts: VisualBERT ---
@@ -311,25 +239,27 @@ class _StoredItems:
 class _TextItems:
     """Rows as uclanlp/visualbert vcr_data_utils.py and bert_data_utils.py give them; an item is "question.choice"."""
 
-    def __init__(self, config: Mapping[str, Any], files: ItemFiles, problem: str) -> None:
-        self._tokenizer, self._coder = files.tokenizer, files.coder
+    def __init__(self, case: ItemCase, questions: list[RawVcrQuestion], problem: str) -> None:
+        self._case = case
         self._options = VcrOptions(
             problem=PROBLEMS[problem],
-            names=RESTARTED,
-            truncation=CHOICE_FRONT,
-            max_pieces=size_option(config, "max_seq_length", 4) - 3,
-            boxes=NAMED,
+            names=vcr_rules.RESTARTED,
+            truncation=vcr_rules.CHOICE_FRONT,
+            max_pieces=case.size("max_seq_length", 4) - 3,
+            boxes=vcr_rules.NAMED,
         )
-        self._groups = _groups(files, self._options, name_rule(self._options.names, _cycle(config)))
+        names = vcr_rules.name_rule(vcr_rules.RESTARTED, _cycle(case))
+        self._groups = list(vcr_groups(questions, self._options, names))
 
-    def item(self, number: str) -> Item:
+    def __call__(self, number: str) -> Item:
         question, _, choice = number.partition(".")
         if not choice:
             raise ValueError(f"item {number}: expected a question and one of its choices")
         group = at(self._groups, int(question))
-        row = at(group_pieces(group, self._coder, self._options), int(choice))
+        row = at(group_pieces(group, _coder(self._case), self._options), int(choice))
         context, answer = _joined(row[:-1]), row[-1]
-        ids = [self._tokenizer.cls_id, *context, self._tokenizer.sep_id, *answer.ids, self._tokenizer.sep_id]
+        cls_id, sep_id = self._case.tokenizer.cls_id, self._case.tokenizer.sep_id
+        ids = [cls_id, *context, sep_id, *answer.ids, sep_id]
         counts = itertools.accumulate((len(part.words) for part in group.rows[0].parts[:-2]), initial=0)
         words = [part.words + before for part, before in zip(row[:-1], counts, strict=True)]
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from harness.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from harness.model_case import ModelArrays, check_sizes
-from harness.visualbert_family import batch_of
+from harness.visualbert_family import read_batch
 from roibeam.model.common.losses import cross_entropy
 from roibeam.model.common.transformer import computing_padding
 from roibeam.model.inputs import VLBatch
@@ -23,6 +23,15 @@ from roibeam.pipelines.training.step_policies import release_settings
 from roibeam.pipelines.training.train_config import TrainConfig
 
 HEADS = ("vqa", "nlvr", "multichoice", "flickr")
+_NAMES = {
+    "text_ids": "bert_input_ids",
+    "text_mask": "bert_input_mask",
+    "text_segments": "bert_input_type_ids",
+    "region_features": "image_feat_variable",
+    "num_regions": "image_dim_variable",
+    "region_images": "visual_embeddings_type",
+    "aligned_words": "image_text_alignment",
+}
 UNKNOWN_ANSWER = 0  # never chosen, when the release says how often it is right
 
 
@@ -88,40 +97,21 @@ def _train_config(options: dict[str, Any]) -> TrainConfig:
             "learning_rate": float(given["learning_rate"]),
             "warmup_steps": float(given["warmup_proportion"]) * steps,
             "accumulation": int(given["gradient_accumulation_steps"]),
-            "device": "cpu",
-            "checkpoint_every": 0,
         }
     )
 
 
 def _rows(arrays: ModelArrays, number: int, config: Any) -> _Rows:
     folder = f"in/{number}."
-    ids = arrays.whole(f"{folder}bert_input_ids", 0, config.vocab_size)
-    lead = ids.shape[:-1]
-    features = arrays.floats(f"{folder}image_feat_variable", *lead, None, config.region_feature_size).double()
-    regions = features.shape[-2]
-    counts = arrays.whole(f"{folder}image_dim_variable", 0, regions + 1, *lead)
-    fields: dict[str, Tensor] = {
-        "text_ids": ids,
-        "text_mask": arrays.mask(f"{folder}bert_input_mask", *ids.shape),
-        "text_segments": arrays.whole(f"{folder}bert_input_type_ids", 0, config.num_segments, *ids.shape),
-        "region_features": features,
-        "region_mask": torch.arange(regions) < counts[..., None],
-    }
-    if f"{folder}visual_embeddings_type" in arrays:
-        images = arrays.whole(f"{folder}visual_embeddings_type", 0, config.num_segments, *lead, regions)
-        fields["region_images"] = images
-    if f"{folder}image_text_alignment" in arrays:
-        longest = config.max_position_embeddings
-        fields["aligned_words"] = arrays.whole(f"{folder}image_text_alignment", -1, longest, *lead, regions, None)
-    batch = batch_of(fields)
-    label = torch.from_numpy(arrays.arrays.take_finite(f"{folder}label").copy())
-    position = f"{folder}flickr_position"
+    batch = read_batch(arrays, config, {field: folder + name for field, name in _NAMES.items()})
+    shape = arrays.take(f"{folder}bert_input_ids").shape
+    label = torch.from_numpy(arrays.take_finite(f"{folder}label").copy())
+    position, most = f"{folder}flickr_position", shape[-1] + batch.region_mask.shape[1]
     return _Rows(
-        batch,
+        replace(batch, region_features=batch.region_features.double()),
         label.double() if label.is_floating_point() else label.long(),
-        arrays.whole(position, -1, ids.shape[-1] + regions, batch.batch_size, None) if position in arrays else None,
-        len(ids),
+        arrays.whole(position, -1, most, batch.batch_size, None) if position in arrays else None,
+        shape[0],
     )
 
 

@@ -14,80 +14,59 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from harness.case_files import Arrays
 from harness.checks import Check
 from harness.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from harness.model_case import ModelArrays
 from harness.vlbert.case import VLBertCase, open_case
 from harness.vlbert.pixels import PREFIX
-from harness.vlbert.task_cases import loss_weight, refcoco_inputs, target_checks, vcr_inputs, vcr_losses, vqa_inputs
+from harness.vlbert.task_cases import TASKS, target_checks
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.losses import SumCount
 from roibeam.model.vlbert.checkpoint import LAST_STAGE, LAST_STAGE_AGAIN, state_from_official
-from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.step_policies import release_settings
 from roibeam.pipelines.training.train_config import TrainConfig
 
 _CASE_OPTIONS = ("NETWORK", "VLBERT", "token_ids", "ANSWER_VOCAB_SIZE")
-_FINE_TUNED: Mapping[str, Callable[[Any], nn.Module]] = {
-    "vqa": VLBertForVqa,
-    "vcr": VLBertForVcr,
-    "refcoco": VLBertForReferring,
-}
-
-
-class _Whole(nn.Module):
-    """The model of a task and, from pixels, what encodes its regions: what one optimizer trains."""
-
-    def __init__(self, task: nn.Module, encoder: nn.Module | None) -> None:
-        super().__init__()
-        self.task, self.encoder = task, encoder
 
 
 class _MicroBatchArrays(ModelArrays):
     """The arrays of micro-batch i by the names of a case with one batch, in float64."""
 
-    def __init__(self, whole: Arrays, number: int, options: Mapping[str, Any]) -> None:
-        self.arrays: Any = _Renamed(whole, number)
-        self.options = {name: options[name] for name in _CASE_OPTIONS if name in options}
-
-    def floats(self, name: str, *shape: int | None) -> Tensor:
-        return super().floats(name, *shape).double()
-
-
-class _Renamed:
-    def __init__(self, whole: Arrays, number: int) -> None:
-        self._whole, self._folder = whole, f"in/{number}."
+    def __init__(self, whole: ModelArrays, number: int) -> None:
+        vars(self).update(vars(whole))  # what is read here was read of the whole
+        self.options = {name: whole.options[name] for name in _CASE_OPTIONS if name in whole.options}
+        self._folder = f"in/{number}."
 
     def _name(self, name: str) -> str:
         return self._folder + name.removeprefix("in/") if name.startswith("in/") else name
 
     def __contains__(self, name: str) -> bool:
-        return self._name(name) in self._whole
+        return super().__contains__(self._name(name))
 
     @property
     def names(self) -> list[str]:
-        return [each.replace(self._folder, "in/", 1) for each in self._whole.names]
+        return [each.replace(self._folder, "in/", 1) for each in super().names]
 
     def take(self, name: str, *shape: int | None) -> np.ndarray:
-        return self._whole.take(self._name(name), *shape)
+        return super().take(self._name(name), *shape)
 
-    def take_finite(self, name: str, *shape: int | None) -> np.ndarray:
-        return self._whole.take_finite(self._name(name), *shape)
+    def floats(self, name: str, *shape: int | None) -> Tensor:
+        return super().floats(name, *shape).double()
 
 
 def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
     """The run of a case of `train_net`."""
     options = arrays.options
-    first = _MicroBatchArrays(arrays.arrays, 0, options)
+    first = _MicroBatchArrays(arrays, 0)
     kind = "vcr" if "in/answer_choices" in first else "refcoco" if "in/expression" in first else "vqa"
     case = open_case(first, kind)
-    task = build_model(lambda: _FINE_TUNED[kind](case.config), as_double(state_from_official(case.official)))
+    make, run_task = TASKS[kind]
+    task: Any = build_model(lambda: make(case.config), as_double(state_from_official(case.official)))
     without_dropout(task)
     encoder = None if case.encoder is None else _pooling_in_float32(copy.deepcopy(case.encoder).double())
-    whole = _Whole(task, encoder)
+    whole = nn.ModuleDict({"task": task} | ({} if encoder is None else {"encoder": encoder}))
 
     def our_name(official: str) -> str | None:
         if official.startswith(LAST_STAGE_AGAIN):
@@ -99,24 +78,33 @@ def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
         return f"encoder.{name}" if inside else f"task.{name}"
 
     def batch(number: int) -> VLBertCase:
-        return replace(case, arrays=_MicroBatchArrays(arrays.arrays, number, options), encoder=encoder)
+        return replace(case, arrays=_MicroBatchArrays(arrays, number), encoder=encoder)
 
     def inputs() -> Iterator[Check]:
-        boxes = [name.removesuffix(".gt_box") for name in arrays.names("in/") if name.endswith(".gt_box")]
+        boxes = [name.removesuffix(".gt_box") for name in arrays.below("in/") if name.endswith(".gt_box")]
         for number in map(int, boxes):
             one = batch(number)
             shown = one.elements()
             targets = one.arrays.floats("in/label", *shown.mask.shape)
             yield from target_checks(one.arrays, shown.boxes, shown.mask, targets)
 
+    def terms(running: Any, one: VLBertCase) -> Terms:
+        run = run_task(running["task"], one)
+        weighted = {n: SumCount(term.total * run.weights.get(n, 1.0), term.count) for n, term in run.losses.items()}
+        return Terms(weighted, {name: term.mean.detach() for name, term in run.losses.items()})
+
+    losses = ["cls_loss" if kind == "refcoco" else "ans_loss"]
+    if kind == "vcr" and task.object_head is not None:
+        losses.append("cnn_regularization_loss")
+
     return Trajectory(
         model=whole,
         inputs=inputs,
         config=_train_config(options),
         batch=batch,
-        terms=lambda running, one: _TERMS[kind](running.task, one),
+        terms=terms,
         our_name=our_name,
-        losses=("answer", "objects") if kind == "vcr" and _has_object_loss(task) else ("answer",),
+        losses=losses,
         groups=_groups(whole, options["trainable"], our_name, options["TRAIN"]),
     )
 
@@ -126,10 +114,6 @@ def _pooling_in_float32(encoder: RegionEncoder) -> RegionEncoder:
     encoder.backbone.register_forward_hook(lambda _module, _inputs, feature_map: feature_map.float())
     encoder.roi_heads["res5"].register_forward_pre_hook(lambda _module, inputs: (inputs[0].double(),))
     return encoder
-
-
-def _has_object_loss(task: nn.Module) -> bool:
-    return getattr(task, "object_head", None) is not None
 
 
 def _train_config(options: Mapping[str, Any]) -> TrainConfig:
@@ -147,8 +131,6 @@ def _train_config(options: Mapping[str, Any]) -> TrainConfig:
         "clip_norm": max(float(given["CLIP_GRAD_NORM"]), 0.0),
         "accumulation": accumulation,
         "parameter_groups": "task",
-        "device": "cpu",
-        "checkpoint_every": 0,
     }
     if given["OPTIMIZER"] == "SGD":
         settings["optimizer"] = "sgd"
@@ -178,42 +160,3 @@ def _groups(
             raise ValueError(f"config: LR_MULT names {ours[name]} twice")
         groups.setdefault(fitting[0] if fitting else 1.0, []).append(parameter)
     return [{"params": parameters, "learning_rate_scale": scale} for scale, parameters in groups.items()]
-
-
-# --- one micro-batch ---
-
-
-def _vqa_terms(model: Any, case: VLBertCase) -> Terms:
-    _, elements, batch = vqa_inputs(case)
-    logits = model.answers(batch, model.vlbert.encode(batch, elements))
-    loss = model.loss(logits, case.arrays.floats("in/label", *logits.shape))
-    return Terms({"answer": loss}, {"ans_loss": loss.mean.detach()})
-
-
-def _vcr_terms(model: Any, case: VLBertCase) -> Terms:
-    (_, elements, batch), shown, _ = vcr_inputs(case)
-    answer, objects = vcr_losses(model, case, batch, model.vlbert.encode(batch, elements), shown)
-    losses = {"answer": _weighted(answer, loss_weight(case, "ANS_LOSS_WEIGHT"))}
-    others = {"ans_loss": answer.mean.detach()}
-    if objects is not None:
-        losses["objects"] = _weighted(objects, loss_weight(case, "CNN_LOSS_WEIGHT"))
-        others["cnn_regularization_loss"] = objects.mean.detach()
-    return Terms(losses, others)
-
-
-def _refcoco_terms(model: Any, case: VLBertCase) -> Terms:
-    _, elements, batch = refcoco_inputs(case)
-    scores = model.score_regions(batch, model.vlbert.encode(batch, elements))
-    loss = model.loss(batch, scores, case.arrays.floats("in/label", *scores.shape))
-    return Terms({"answer": loss}, {"cls_loss": loss.mean.detach()})
-
-
-_TERMS: Mapping[str, Callable[[Any, VLBertCase], Terms]] = {
-    "vqa": _vqa_terms,
-    "vcr": _vcr_terms,
-    "refcoco": _refcoco_terms,
-}
-
-
-def _weighted(term: SumCount, weight: float) -> SumCount:
-    return SumCount(term.total * weight, term.count)

@@ -7,59 +7,31 @@ options of each release. Here stands only how a release pads and names them.
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
-from harness.case_files import ArrayError, Arrays
-from harness.checks import Check, close, guarded
-from harness.finetuning.item_files import (
-    BATCH,
-    FILES,
-    MAX_SIZE,
-    Item,
-    at,
-    filled,
-    item_checks,
-    json_of,
-    leaves,
-    padded,
-    photo_edges,
-    same_json,
-    size_option,
-    stored_record,
-    write_item_file,
-    write_pickle,
-)
+from harness.case_files import ArrayError
+from harness.checks import Check, close
+from harness.finetuning.item_files import BATCH, Item, ItemCase, at, bert_leaves, padded
 from harness.tolerances import METRICS, Allclose
-from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.region_encoder import prepare_photo
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.store import FeatureStore
-from roibeam.model.common.regions import elements_with_whole_image, region_locations
-from roibeam.model.inputs import VLBatch
-from roibeam.model.vilbert.encoder import vilbert_small
-from roibeam.model.visualbert.model import visualbert_small
-from roibeam.model.vlbert.config import vlbert_small
+from roibeam.model.common.regions import region_locations
 from roibeam.model.vlbert.embeddings import image_elements
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
-from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.systems.named_systems import system_named
-from roibeam.pipelines.finetuning.systems.options import BEFORE_SEP, LONGEST, RELEASE_CUT, LayoutOptions
+from roibeam.pipelines.finetuning.systems.options import BEFORE_SEP, LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import OutputSpec, Pieces
 from roibeam.pipelines.finetuning.tasks.vqa import VqaFiles, VqaOptions, mirrored_group, vqa_groups
 from roibeam.pipelines.finetuning.tasks.vqa_rules import check_same_labels, labels_of_file, predicted_labels
-from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 _LABELS, _IMDB, _TARGETS = "answers_vqa.txt", ".npy.as.json", "_target.pkl.as.json"
-_INSTANCES = "annotations/instances_train2014.json"
 _SENTENCES = ("one_sentence", _TWO := "two_sentences")
 _PADDED_REGION = -2.0  # of VL-BERT's collation
 _MOST_CONTEXT = 32  # pieces of a first sentence that VisualBERT's release never cuts
@@ -67,57 +39,48 @@ _TOP = 8  # answers of the list beside ViLBERT's answers, in the first release
 _VLBERT = VqaOptions(label_form="without_signs", score_rule="left_out", says_unknown=True)
 _VILBERT = VqaOptions(answers="cache/trainval_label2ans.pkl", targets="stored", says_unknown=True)
 _VISUALBERT = VqaOptions(question="imdb", says_unknown=True)
-_SMALL: Mapping[str, Callable[..., Any]] = {
-    "vlbert": vlbert_small, "vilbert": vilbert_small, "visualbert": visualbert_small
-}  # fmt: skip
 
 
-def checks(arrays: Arrays) -> Iterator[Check]:
+def checks(case: ItemCase) -> Iterator[Check]:
     """Of a case of items."""
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer = load_tokenizer(write_item_file(arrays, f"{FILES}vocab.txt", Path(folder, "vocab.txt")))
-        case = _Case(arrays, tokenizer, Path(folder))
-        if any(name.endswith(_TARGETS) for name in arrays.names):
-            yield from _vilbert_checks(case)
-        elif any(name.endswith(_IMDB) for name in arrays.names):
-            yield from _visualbert_checks(case)
-        else:
-            yield from _vlbert_checks(case)
+    by_file = {_TARGETS: _vilbert_checks, _IMDB: _visualbert_checks, "": _vlbert_checks}
+    end = next(end for end in by_file if any(name.endswith(end) for name in case.names))
+    return by_file[end](case)
 
 
-def prediction_checks(arrays: Arrays) -> Iterator[Check]:
+def prediction_checks(case: ItemCase) -> Iterator[Check]:
     """Of the part of a case of result files that is of VQA (ViLBERT, task_utils.py).
 
     `out/vqa_error` is noted, not compared: the first release takes VQA for a task with choices and raises (README,
     trap 1). Its list beside the answers has the best labels of each question; the second release writes none.
     """
-    if "in/vqa_logits" not in arrays:
+    if "in/vqa_logits" not in case:
         return
-    labels = arrays.take_json_object("config").get("label2ans")
+    labels = case.options.get("label2ans")
     if not isinstance(labels, list):
         raise ArrayError("config", "needs label2ans, a list of labels")
-    scores = arrays.take_finite("in/vqa_logits", None, len(labels))
-    ids = [int(number) for number in arrays.take("in/question_ids", len(scores))]
+    scores = case.take_finite("in/vqa_logits", None, len(labels))
+    ids = [int(number) for number in case.take("in/question_ids", len(scores))]
     said = predicted_labels(list(scores), labels, says_unknown=True)
-    yield same_json(arrays, "out/vqa_result_json", _entries(ids, said))
+    yield case.same_json("out/vqa_result_json", _entries(ids, said))
     best = np.argsort(-scores, axis=1, kind="stable")[:, :_TOP]
     listed = [[labels[number] for number in row] for row in best]
-    has_list = "out/vqa_error" in arrays
-    yield same_json(arrays, "out/vqa_others_json", _entries(ids, listed) if has_list else [])
+    has_list = "out/vqa_error" in case
+    yield case.same_json("out/vqa_others_json", _entries(ids, listed) if has_list else [])
     # Nothing is scored here: the release gives 0 for loss and score of such a task, and counts its rows.
-    want = arrays.take("out/vqa_loss_score_n", 3)
+    want = case.take("out/vqa_loss_score_n", 3)
     yield close("out/vqa_loss_score_n", np.array([0.0, 0.0, len(scores)]), want, Allclose(METRICS.exact))
     if has_list:
-        arrays.take("out/vqa_error")
+        case.take("out/vqa_error")
 
 
 def _entries(ids: Sequence[int], said: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"question_id": number, "answer": answer} for number, answer in zip(ids, said, strict=True)]
 
 
-def _submission(arrays: Arrays, groups: Sequence[TaskGroup], labels: Sequence[str], options: VqaOptions) -> list[Any]:
+def _submission(case: ItemCase, groups: Sequence[TaskGroup], labels: Sequence[str], options: VqaOptions) -> list[Any]:
     """Entries of the result file of given scores."""
-    scores = arrays.take_finite("in/test_logits", len(groups), len(labels))
+    scores = case.take_finite("in/test_logits", len(groups), len(labels))
     said = predicted_labels(list(scores), labels, says_unknown=options.says_unknown)
     return _entries([int(group.id) for group in groups], said)
 
@@ -134,170 +97,89 @@ def _image_number(group: TaskGroup) -> int:
     return int(group.images[0].rsplit("_", 1)[-1])
 
 
-@dataclass(frozen=True, eq=False)
-class _Case:
-    arrays: Arrays
-    tokenizer: CaptionTokenizer
-    folder: Path
-
-    def one(self, end: str) -> str:
-        """The array of a file whose name ends so; ValueError when there is not one."""
-        found = [name for name in self.arrays.names if name.startswith(FILES) and name.endswith(end)]
-        if len(found) != 1:
-            raise ValueError(f"{self.arrays.path.name}: {len(found)} files {FILES}...{end}, expected one")
-        return found[0]
-
-    def written(self, end: str) -> str:
-        """Path of such a file, under its own name."""
-        name = self.one(end)
-        return write_item_file(self.arrays, name, self.folder / name.rsplit("/", 1)[-1])
-
-    def pickled(self, end: str) -> str:
-        """The same of a pickle that is shown as json."""
-        name = self.one(end)
-        path = self.folder / name.rsplit("/", 1)[-1].removesuffix(".as.json")
-        return write_pickle(json_of(self.arrays, name), path)
-
-    def size(self, name: str) -> int:
-        return size_option(self.arrays.take_json_object("config"), name)
-
-    def record(self, group: TaskGroup) -> RegionRecord:
-        return stored_record(self.arrays, str(_image_number(group)), group.images[0])
-
-    def batches(self, system: str, groups: Sequence[TaskGroup], layout: LayoutOptions, num_labels: int) -> GroupBatches:
-        """As a run makes them; the store is this case."""
-        records = {group.images[0]: self.record(group) for group in groups}
-        width = next(iter(records.values())).features.shape[1]
-        config = _SMALL[system](
-            vocab_size=self.tokenizer.vocab_size, region_feature_size=width, max_position_embeddings=MAX_SIZE
-        )
-        asked, store = OutputSpec(LABEL, num_labels), cast(FeatureStore, records)
-        return GroupBatches(system_named(system), config, self.tokenizer, layout, asked, store, loss=None)
+def _records(case: ItemCase, groups: Sequence[TaskGroup]) -> dict[str, RegionRecord]:
+    return {group.images[0]: case.record(str(_image_number(group)), group.images[0]) for group in groups}
 
 
 # --- VL-BERT ---
 
 
-def _vlbert_checks(case: _Case) -> Iterator[Check]:
-    arrays = case.arrays
-    edges = photo_edges(arrays.take_json_object("config"))
+def _vlbert_checks(case: ItemCase) -> Iterator[Check]:
     labels = labels_of_file(case.written(_LABELS), _VLBERT.label_form)
-    files = VqaFiles(case.written("_questions.json"), case.written("_annotations.json"))
-    groups = vqa_groups(files, labels, _VLBERT)
-    _check_sizes(case, groups)
+    groups = vqa_groups(VqaFiles(case.written("_questions.json"), case.written("_annotations.json")), labels, _VLBERT)
+    records = _records(case, groups)
+    _check_sizes(case, groups, records)
     for mode, flip in (("plain", False), ("flip", True)):
         shown = [mirrored_group(group, labels, _VLBERT) if flip else group for group in groups]
-        made = partial(_vlbert_items, case, shown, len(labels), edges, flip)
-        yield from guarded(f"out/{mode}", partial(_vlbert_mode, arrays, mode, made))
+        yield from case.mode_checks(mode, partial(_vlbert_items, case, shown, records, len(labels), flip))
     # The file's own name is that of the release's configuration: noted, not compared.
     name = "out/test_vqa_json"
-    written, content = json_of(arrays, name), _submission(arrays, groups, labels, _VLBERT)
+    written, content = case.json(name), _submission(case, groups, labels, _VLBERT)
     own_name = written.get("file_name") if isinstance(written, dict) else None
-    yield same_json(arrays, name, {"file_name": own_name, "content": content})
+    yield case.same_json(name, {"file_name": own_name, "content": content})
 
 
-def _check_sizes(case: _Case, groups: Sequence[TaskGroup]) -> None:
-    """The release takes the sizes of photos from COCO's instances; ours are those of the records.
-
-    Raises:
-        ArrayError: when they differ.
-    """
-    name = case.one(_INSTANCES)
-    listed = {each["id"]: (each["height"], each["width"]) for each in json_of(case.arrays, name)["images"]}
+def _check_sizes(case: ItemCase, groups: Sequence[TaskGroup], records: Mapping[str, RegionRecord]) -> None:
+    """The release takes the sizes of photos from COCO's instances; ours are those of the records. Raises ArrayError
+    when they differ."""
+    name = case.one("annotations/instances_train2014.json")
+    listed = {each["id"]: (each["height"], each["width"]) for each in case.json(name)["images"]}
     for group in groups:
-        record = case.record(group)
+        record = records[group.images[0]]
         if listed.get(_image_number(group)) != (record.height, record.width):
             raise ArrayError(name, f"has another size for {group.images[0]} than image/...size_wh")
 
 
-def _vlbert_mode(arrays: Arrays, mode: str, make: Callable[[], list[Item]]) -> Iterator[Check]:
-    items = make()
-    fills = {"boxes": _PADDED_REGION, "question": 0, "im_info": 0, "label": 0}
-    batch = {leaf: padded([item[leaf] for item in items], fill) for leaf, fill in fills.items()}
-    for number, named in leaves(arrays).get(mode, {}).items():
-        yield from item_checks(arrays, named, batch if number == BATCH else at(items, int(number)))
-
-
 def _vlbert_items(
-    case: _Case, groups: Sequence[TaskGroup], num_labels: int, edges: DetectorConfig, flip: bool
-) -> list[Item]:
-    batches = case.batches("vlbert", groups, LayoutOptions(whole_image="stored"), num_labels)
+    case: ItemCase, groups: Sequence[TaskGroup], records: Mapping[str, RegionRecord], num_labels: int, flip: bool
+) -> Callable[[str], Item]:
+    batches = case.batches("vlbert", records, LayoutOptions(whole_image="stored"), OutputSpec(LABEL, num_labels))
     items: list[Item] = []
     for group in groups:
         # The release mirrors after it has resized.
         inputs = batches.batch([replace(group, mirrored=False)]).inputs
         elements, (height, width) = image_elements(inputs), (int(each) for each in inputs.image_hw[0])
         # A photo without pixels: its boxes alone are looked at.
-        photo = prepare_photo(
-            np.zeros((height, width, 3), np.uint8),
-            elements.boxes[0].numpy(),
-            edges,
-            CONVENTIONS["vlbert-e2e"],
-            flip=flip,
-        )
+        blank, boxes = np.zeros((height, width, 3), np.uint8), elements.boxes[0].numpy()
+        photo = prepare_photo(blank, boxes, case.edges, CONVENTIONS["vlbert-e2e"], flip=flip)
+        ids = inputs.text_ids[0].numpy()
         items.append(
             {
                 "boxes": np.concatenate([photo.boxes.numpy(), elements.features[0].numpy()], axis=1),
                 "im_info": np.array([*photo.input_hw[::-1], *photo.scale_xy.tolist()], np.float32),
-                "question": _first_part(inputs, case.tokenizer),
+                # Without [CLS] and what follows the question.
+                "question": ids[1 : int(np.flatnonzero(ids == case.tokenizer.sep_id)[0])],
                 "label": _scores(group, num_labels),
             }
         )
-    return items
-
-
-def _first_part(inputs: VLBatch, tokenizer: CaptionTokenizer) -> np.ndarray:
-    """The question's pieces, without [CLS] and what follows."""
-    ids = inputs.text_ids[0].numpy()
-    return ids[1 : int(np.flatnonzero(ids == tokenizer.sep_id)[0])]
+    fills = {"boxes": _PADDED_REGION, "question": 0, "im_info": 0, "label": 0}
+    batch = {leaf: padded([item[leaf] for item in items], fill) for leaf, fill in fills.items()}
+    return lambda number: batch if number == BATCH else at(items, int(number))
 
 
 # --- ViLBERT ---
 
 
-def _vilbert_checks(case: _Case) -> Iterator[Check]:
-    arrays = case.arrays
-    pieces, regions = case.size("max_seq_length"), case.size("max_region_num")
+def _vilbert_checks(case: ItemCase) -> Iterator[Check]:
     labels = labels_of_file(case.pickled("_label2ans.pkl.as.json"), _VILBERT.label_form)
     other = labels_of_file(case.pickled("_ans2label.pkl.as.json"), _VILBERT.label_form)
     check_same_labels(labels, other, "trainval_ans2label.pkl")
     files = VqaFiles(case.written("_questions.json"), targets=case.pickled(_TARGETS))
     # Both releases sort questions and targets by their ids.
     groups = sorted(vqa_groups(files, labels, _VILBERT), key=lambda group: int(group.id))
-    # The first release cuts off the [SEP] of a long text.
-    layout = LayoutOptions(
-        max_pieces=pieces,
-        cut=RELEASE_CUT if "first" in arrays.path.stem else LONGEST,
-        max_regions=regions - 1,  # one slot is the whole image's
-        region_order="file",
-        whole_image="all",
-    )
-    batches = case.batches("vilbert", groups, layout, len(labels))
-    for mode, items in leaves(arrays).items():
+    records = _records(case, groups)
+    batches = case.vilbert_batches(records, OutputSpec(LABEL, len(labels)))
+    for mode, items in case.leaves().items():
         for number, named in items.items():
             if mode == "reader":
                 shown = next((group for group in groups if _image_number(group) == int(number)), None)
-                own = {} if shown is None else _read_image(case.record(shown))
+                own = {} if shown is None else _read_image(records[shown.images[0]])
             else:
                 group = at(groups, int(number))
-                own = _vilbert_item(batches.batch([group]).inputs, group, len(labels), pieces, regions)
-            yield from item_checks(arrays, named, own)
-
-
-def _vilbert_item(inputs: VLBatch, group: TaskGroup, num_labels: int, pieces: int, regions: int) -> Item:
-    image = elements_with_whole_image(inputs, count="all")
-    features = image.features[0].numpy()
-    return {
-        "features_first8": filled(features[:, :8], regions),
-        "features_row_sum": filled(features.astype(np.float64).sum(axis=1), regions),
-        "spatials": filled(image.locations[0].numpy(), regions),
-        "image_mask": filled(image.mask[0].numpy().astype(np.int64), regions),
-        "question": filled(inputs.text_ids[0].numpy(), pieces),
-        "target": _scores(group, num_labels),
-        "input_mask": filled(inputs.text_mask[0].numpy().astype(np.int64), pieces),
-        "segment_ids": filled(inputs.text_segments[0].numpy(), pieces),
-        "question_id": np.array(int(group.id)),
-    }
+                found = case.vilbert_leaves(batches.batch([group]).inputs)
+                own = {"question" if leaf == "text" else leaf: rows[0] for leaf, rows in found.items()}
+                own |= {"target": _scores(group, len(labels)), "question_id": np.array(int(group.id))}
+            yield from case.item_checks(named, own)
 
 
 def _read_image(record: RegionRecord) -> Item:
@@ -320,16 +202,17 @@ def _read_image(record: RegionRecord) -> Item:
 # --- VisualBERT ---
 
 
-def _visualbert_checks(case: _Case) -> Iterator[Check]:
-    arrays, most = case.arrays, case.size("max_seq_length")
+def _visualbert_checks(case: ItemCase) -> Iterator[Check]:
+    most = case.size("max_seq_length")
     labels = labels_of_file(case.written(_LABELS), _VISUALBERT.label_form)
     imdb = case.one(_IMDB)
-    path = case.folder / imdb.rsplit("/", 1)[-1].removesuffix(".as.json")
-    path.write_bytes(_npy_bytes(json_of(arrays, imdb)))
+    path = case.folder / imdb.rpartition("/")[2].removesuffix(".as.json")
+    path.write_bytes(_npy_bytes(case.json(imdb)))
     groups = vqa_groups(VqaFiles(str(path)), labels, _VISUALBERT)
-    batches = case.batches("visualbert", groups, LayoutOptions(max_pieces=most, cut=BEFORE_SEP), len(labels))
+    layout = LayoutOptions(max_pieces=most, cut=BEFORE_SEP)
+    batches = case.batches("visualbert", _records(case, groups), layout, OutputSpec(LABEL, len(labels)))
     for mode in _SENTENCES:
-        for number, named in leaves(arrays).get(mode, {}).items():
+        for number, named in case.leaves().get(mode, {}).items():
             group = at(groups, int(number) if number.isdigit() else len(groups))
             inputs = batches.batch([group]).inputs
             ids, segments = inputs.text_ids[0].numpy(), inputs.text_segments[0].numpy()
@@ -338,14 +221,12 @@ def _visualbert_checks(case: _Case) -> Iterator[Check]:
             own = {
                 "image_feat_variable": inputs.region_features[0],
                 "image_dim_variable": np.array(inputs.region_features.shape[1]),
-                "bert_input_ids": ids,
-                "bert_input_mask": np.ones(len(ids), np.int64),
-                "bert_input_type_ids": segments,
+                **bert_leaves(ids, segments),
                 "is_random_next": np.array(1),  # the release asks VQA's rows whether texts belong together, always yes
                 "label": _scores(group, len(labels)),
             }
-            yield from item_checks(arrays, named, own)
-    yield same_json(arrays, "out/test_vqa_json", _submission(arrays, groups, labels, _VISUALBERT))
+            yield from case.item_checks(named, own)
+    yield case.same_json("out/test_vqa_json", _submission(case, groups, labels, _VISUALBERT))
 
 
 def _npy_bytes(entries: Sequence[Any]) -> bytes:

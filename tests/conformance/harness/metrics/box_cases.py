@@ -10,13 +10,7 @@ from typing import Any
 from harness.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from harness.tolerances import METRICS
 from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer
-from roibeam.pipelines.finetuning.metrics.referring import (
-    BOX_RULES,
-    Box,
-    corner_iou,
-    corner_iou_float32,
-    pixel_iou,
-)
+from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES, Box, corner_iou, corner_iou_float32, pixel_iou
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 
 
@@ -29,11 +23,6 @@ def plain_iou(first: Box, second: Box) -> float:
     if union == 0:
         raise ValueError("two boxes without area have no overlap that can be measured")
     return float(shared / union)
-
-
-def among_detections(detections: Sequence[Box], scores: Sequence[float]) -> Box | None:
-    """The chosen detection by MAttNet and UNITER; None without detections, which is a miss."""
-    return detections[best_choice(scores)] if len(detections) else None
 
 
 def among_clamped(
@@ -76,13 +65,9 @@ _THRESHOLDS = {
 _CODES = ("mattnet", "uniter", "vlbert", "vilbert")
 
 
-def _pairs(case: MetricCase) -> list[tuple[Box, Box]]:
-    boxes = case.content("boxes")
-    return list(zip(boxes["a_xywh"], boxes["b_xywh"], strict=True))
-
-
 def _overlaps_and_hits(case: MetricCase) -> Ours:
-    pairs = _pairs(case)
+    boxes = case.content("boxes")
+    pairs = list(zip(boxes["a_xywh"], boxes["b_xywh"], strict=True))
     overlaps = {n: [caught(functools.partial(iou, *pair)) for pair in pairs] for n, iou in _OVERLAPS.items()}
     hits = {name: [BOX_RULES[rule].hits(*pair) for pair in pairs] for name, rule in _THRESHOLDS.items()}
     return {**overlaps, **hits, "accuracy": {name: sum(each) / len(each) for name, each in hits.items()}}
@@ -115,7 +100,7 @@ def _detected(case: MetricCase) -> Ours:
 
 def _row(each: ReferringSentence, boxes: Sequence[Box], scores: dict[str, Any], hw: tuple[int, int]) -> dict[str, Any]:
     whole, of_boxes = scores["whole_image"], scores["detections"]
-    detected = among_detections(boxes, of_boxes)
+    detected = boxes[best_choice(of_boxes)] if len(boxes) else None  # by MAttNet and UNITER; None is a miss
     clamped = among_clamped(boxes, of_boxes, whole, image_hw=hw)
     slot, in_slot = among_slots(boxes, of_boxes, whole, image_hw=hw)
     x, y, width, height = clamped

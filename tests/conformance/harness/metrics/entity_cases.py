@@ -114,10 +114,6 @@ def _odd_lines(case: MetricCase) -> Ours:
     }
 
 
-def _moved(boxes: np.ndarray, by: float) -> np.ndarray:
-    return boxes + by
-
-
 class _Grounding:
     """The case `grounding`: what counts, and the scored proposals of it."""
 
@@ -142,7 +138,7 @@ class _Grounding:
 
     def recalls(self, rule: GroundingRule, *, gold_moved: float = 0.0) -> dict[str, float]:
         moved = {
-            key: [each._replace(boxes=_moved(each.boxes, gold_moved)) for each in phrases]
+            key: [each._replace(boxes=each.boxes + gold_moved) for each in phrases]
             for key, phrases in self.expected.items()
         }
         return _means(judged_phrases(self.predictions(), moved, rule, "predictions"))

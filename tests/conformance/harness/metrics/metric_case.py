@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.case_files import MAX_JSON_BYTES, read_case_json
+from harness.case_files import MAX_JSON_BYTES, is_number, read_case_json
 from harness.checks import Case, Check, Family, OpenFolder, failed, guarded
 
 Ours = Mapping[str, Any]
@@ -56,15 +56,11 @@ class WrittenNumber(float):
 
 @dataclass(frozen=True)
 class MetricCase:
-    """One case, its files found through `inputs`.
+    """One case, its files found through `inputs`."""
 
-    Attributes:
-        path: of the case.
-        options, expected: as it has them.
-    """
-
-    path: Path
+    path: Path  # of the case
     inputs: Mapping[str, str]
+    # options, expected: as it has them
     options: Mapping[str, Any]
     expected: Mapping[str, Any]
 
@@ -86,11 +82,8 @@ class MetricCase:
 
 
 def read_metric_case(path: Path) -> MetricCase | None:
-    """None for a file that is no case: one without inputs, options and expected.
-
-    Raises:
-        ValueError: for a case whose inputs are not names of files beside it.
-    """
+    """None for a file that is no case: one without inputs, options and expected. Raises ValueError for a case whose
+    inputs are not names of files beside it."""
     try:
         content = read_case_json(path, parse_float=WrittenNumber)
     except ValueError:
@@ -115,14 +108,10 @@ def caught(compute: Callable[[], Any]) -> Any:
 
 @dataclass
 class _Group:
-    """What was found below one name of `expected`.
+    """What was found below one name of `expected`."""
 
-    Attributes:
-        share: of the reference, by which a number of ours may differ.
-        unit: one of the last decimal that is printed, by half of which it may differ too; 0 for what is not printed.
-    """
-
-    share: float
+    share: float  # of the reference, by which a number of ours may differ
+    # One of the last decimal that is printed, by half of which it may differ too; 0 for what is not printed
     unit: float
     leaves: int = 0
     largest: float = 0.0
@@ -215,7 +204,7 @@ def _compare_leaf(ours: Any, theirs: Any, where: str, group: _Group) -> None:
     if isinstance(ours, ValueError):
         group.misses.append(f"{where}: ours refuses: {ours}")
         return
-    if _is_number(ours) and _is_number(theirs):
+    if is_number(ours) and is_number(theirs):
         distance, size = abs(ours - theirs), abs(theirs) or 1.0
         error = distance if group.unit else distance / size
         group.largest = max(group.largest, error if math.isfinite(error) else math.inf)
@@ -224,10 +213,6 @@ def _compare_leaf(ours: Any, theirs: Any, where: str, group: _Group) -> None:
     elif type(ours) is type(theirs) and ours == theirs:
         return
     group.misses.append(f"{where}: ours {ours!r:.80}, reference {theirs!r:.80}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def metric_family(

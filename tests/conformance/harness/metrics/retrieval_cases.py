@@ -24,12 +24,8 @@ def _read(case: MetricCase) -> tuple[np.ndarray, np.ndarray]:
     if "ids" in case.inputs:
         ids = case.content("ids")
         number = {name: place for place, name in enumerate(ids["image_ids"])}
-        return scores, np.array([number[name] for name in _images_of_texts(ids)])
+        return scores, np.array([number[name.rpartition("#")[0]] for name in ids["text_ids"]])
     return np.ascontiguousarray(scores.T), np.repeat(np.arange(len(scores)), _CAPTIONS)
-
-
-def _images_of_texts(ids: dict[str, Any]) -> list[str]:
-    return [name.rpartition("#")[0] for name in ids["text_ids"]]
 
 
 def _ranks(scores_CI: np.ndarray, image_of_caption: np.ndarray, *, ties_count: bool = True) -> Ranks:
@@ -45,18 +41,14 @@ def _both(ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def _from_zero(ranks: np.ndarray) -> list[int]:
-    return [int(rank) - 1 for rank in ranks]
-
-
 def _plain(scores_CI: np.ndarray, image_of_caption: np.ndarray) -> Ours:
     ranks = _ranks(scores_CI, image_of_caption)
     figures = rank_figures(ranks.image_to_text), rank_figures(ranks.text_to_image)
     return {
         **_both(ranks),
         "rsum": rsum(*figures),
-        "image_to_text_ranks": _from_zero(ranks.image_to_text),
-        "text_to_image_ranks": _from_zero(ranks.text_to_image),
+        "image_to_text_ranks": (ranks.image_to_text - 1).tolist(),
+        "text_to_image_ranks": (ranks.text_to_image - 1).tolist(),
         "rank_base": 0,
         "uniter_reported_fractions": _uniter(ranks),
         "uniter_without_its_indexing_fault": _fractions(*figures),
@@ -86,8 +78,8 @@ def _ties(scores_CI: np.ndarray, image_of_caption: np.ndarray) -> Ours:
         ranks = _ranks(scores_CI, image_of_caption, ties_count=ties_count)
         found[name] = _both(ranks)
         found[f"ranks_{name}"] = {
-            "image_to_text": _from_zero(ranks.image_to_text),
-            "text_to_image": _from_zero(ranks.text_to_image),
+            "image_to_text": (ranks.image_to_text - 1).tolist(),
+            "text_to_image": (ranks.text_to_image - 1).tolist(),
         }
     return found
 

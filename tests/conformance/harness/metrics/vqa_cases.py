@@ -11,25 +11,8 @@ import numpy as np
 from harness.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from harness.tolerances import METRICS
 from roibeam.pipelines.data.datasets.vqa import VqaLabels, read_vqa_labels
+from roibeam.pipelines.finetuning.metrics import vqa
 from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure
-from roibeam.pipelines.finetuning.metrics.vqa import (
-    answer_accuracy,
-    answer_labels,
-    answered_questions,
-    answers_by_question,
-    label_of,
-    plain_answer,
-    plain_words,
-    printed_percent,
-    read_vqa_results,
-    soft_score,
-    soft_target,
-    vlbert_soft_target,
-    vlbert_vocabulary,
-    vqa_measures,
-    vqa_result_rows,
-    without_signs,
-)
 
 _DECIMALS = 2  # of percents, GT-Vision-Lab/VQA vqaEval.py; a case may say another number
 _KINDS = {"per_answer_type": "answer type ", "per_question_type": "question type "}
@@ -40,12 +23,12 @@ def _labels(case: MetricCase, name: str = "annotations") -> list[VqaLabels]:
 
 
 def _answers(case: MetricCase, name: str, labels: list[VqaLabels]) -> dict[int, str]:
-    path = str(case.file(name))
-    return answers_by_question(read_vqa_results(path), [each.question_id for each in labels], repr(path), OFFICIAL)
+    path, questions = str(case.file(name)), [each.question_id for each in labels]
+    return vqa.answers_by_question(vqa.read_vqa_results(path), questions, repr(path), OFFICIAL)
 
 
 def _measures(labels: list[VqaLabels], answers: dict[int, str]) -> dict[str, Measure]:
-    return vqa_measures(answered_questions(labels, answers))
+    return vqa.vqa_measures(vqa.answered_questions(labels, answers))
 
 
 def _scored(case: MetricCase) -> Ours:
@@ -57,16 +40,16 @@ def _scored(case: MetricCase) -> Ours:
         return {n.removeprefix(prefix): m.percent for n, m in measures.items() if n.startswith(prefix)}
 
     overall, kinds = measures["overall"].percent, {name: of_kind(prefix) for name, prefix in _KINDS.items()}
-    rows = zip(labels, answered_questions(labels, answers), strict=True)
+    rows = zip(labels, vqa.answered_questions(labels, answers), strict=True)
     return {
         "overall": overall,
         **kinds,
         "per_question": {
-            str(each.question_id): 100 * answer_accuracy(row.predicted, row.answers) for each, row in rows
+            str(each.question_id): 100 * vqa.answer_accuracy(row.predicted, row.answers) for each, row in rows
         },
         "exact": {"overall": overall, **kinds},
         "overall_exact": overall,
-        "overall_python2": printed_percent(overall, int(case.options.get("decimals", _DECIMALS))),
+        "overall_python2": vqa.printed_percent(overall, int(case.options.get("decimals", _DECIMALS))),
     }
 
 
@@ -83,7 +66,7 @@ def _result_files(case: MetricCase) -> Ours:
     def score(entries: Any) -> dict[str, float]:
         if not isinstance(entries, list):
             raise ValueError("a result file is a list")
-        answers = answers_by_question(vqa_result_rows(entries, "results"), questions, "results", OFFICIAL)
+        answers = vqa.answers_by_question(vqa.vqa_result_rows(entries, "results"), questions, "results", OFFICIAL)
         return {"overall": _measures(labels, answers)["overall"].percent}
 
     return {
@@ -93,10 +76,10 @@ def _result_files(case: MetricCase) -> Ours:
 
 def _strings(case: MetricCase) -> Ours:
     texts = case.content("strings")
-    both = [plain_answer(text) for text in texts]
+    both = [vqa.plain_answer(text) for text in texts]
     return {
-        "punctuation_only": [without_signs(text) for text in texts],
-        "digits_articles_only": [plain_words(text) for text in texts],
+        "punctuation_only": [vqa.without_signs(text) for text in texts],
+        "digits_articles_only": [vqa.plain_words(text) for text in texts],
         "both": both,
         "both_python2": both,
     }
@@ -105,13 +88,13 @@ def _strings(case: MetricCase) -> Ours:
 def _softscore(case: MetricCase) -> Ours:
     parts = {name: _labels(case, f"{name}_annotations") for name in ("train", "val")}
     majority = [(each.question_id, each.multiple_choice_answer) for part in parts.values() for each in part]
-    counts = answer_labels(majority, int(case.options["min_occurrence"]))
+    counts = vqa.answer_labels(majority, int(case.options["min_occurrence"]))
     targets = {
         f"{name}_targets": [
             {
                 "question_id": each.question_id,
                 "image_id": each.image_id,
-                "target": soft_target([answer for answer, *_ in each.answers], counts),
+                "target": vqa.soft_target([answer for answer, *_ in each.answers], counts),
             }
             for each in part
         ]
@@ -122,19 +105,19 @@ def _softscore(case: MetricCase) -> Ours:
         "label_order_python3": list(counts),
         **targets,
         "questions_with_no_target": sum(not each["target"] for part in targets.values() for each in part),
-        "preprocess_answer": [label_of(text) for text in case.content("strings")],
-        "get_score": [soft_score(people) for people in range(len(case.expected.get("get_score", [])))],
+        "preprocess_answer": [vqa.label_of(text) for text in case.content("strings")],
+        "get_score": [vqa.soft_score(people) for people in range(len(case.expected.get("get_score", [])))],
     }
 
 
 def _vlbert_target(case: MetricCase) -> Ours:
-    vocabulary = vlbert_vocabulary(case.content("vocabulary"))
+    vocabulary = vqa.vlbert_vocabulary(case.content("vocabulary"))
     targets = [
         {
             "question_id": each.question_id,
             "target_by_label": {
                 str(place): score
-                for place, score in vlbert_soft_target([answer for answer, *_ in each.answers], vocabulary).items()
+                for place, score in vqa.vlbert_soft_target([answer for answer, *_ in each.answers], vocabulary).items()
             },
         }
         for each in _labels(case)

@@ -21,7 +21,6 @@ from harness.tolerances import VLBERT
 from harness.vlbert.pixels import PREFIX, build_region_encoder, drawn_weights, encoder_name
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.transformer import Packing
-from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.vlbert.checkpoint import (
     TABLES,
     config_from_official,
@@ -36,29 +35,23 @@ from roibeam.model.vlbert.model import VLBertModel
 from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 
 COORDINATE_NUMBERS = 2048  # of the embedded box, hard-coded in the release (common/fast_rcnn.py)
-_KNOWN = {"NETWORK", "VLBERT", "class", "token_ids", "backbone", "weights_seed", "trainable_cnn", "weights_spec"} | {
-    "weights_check",
-    "ANSWER_VOCAB_SIZE",
-}
+_KNOWN = {
+    "NETWORK", "VLBERT", "class", "token_ids", "backbone", "weights_seed", "trainable_cnn", "weights_spec",
+    "weights_check", "ANSWER_VOCAB_SIZE",
+}  # fmt: skip
 
 
 @dataclass
 class VLBertCase:
-    """One file, opened.
-
-    Attributes:
-        network: NETWORK of its config.
-        official: all parameters but those of the image network, by their official names.
-        encoder: of an end-to-end case.
-        states: outputs of the embedding and of each layer, by the reference's names, once the model has run.
-    """
+    """One file, opened."""
 
     arrays: ModelArrays
     kind: str
-    network: Mapping[str, Any]
+    network: Mapping[str, Any]  # NETWORK of its config
     config: VLBertConfig
-    official: dict[str, Tensor]
-    encoder: RegionEncoder | None
+    official: dict[str, Tensor]  # all parameters but those of the image network, by their official names
+    encoder: RegionEncoder | None  # of an end-to-end case
+    # Outputs of the embedding and of each layer, by the reference's names, once the model has run
     states: dict[str, Tensor] = field(default_factory=dict)
 
     def build(self, make: Callable[[Any], nn.Module]) -> Any:
@@ -75,11 +68,7 @@ class VLBertCase:
             module.register_forward_hook(lambda _module, _inputs, output, name=name: self.states.update({name: output}))
 
     def token(self, name: str) -> int:
-        """Id of a special piece.
-
-        Raises:
-            ValueError: when the config names none, or one outside of the vocabulary.
-        """
+        """Id of a special piece. Raises ValueError when the config names none, or one outside of the vocabulary."""
         ids = self.arrays.options.get("token_ids")
         number = ids.get(name) if isinstance(ids, dict) else None
         if not isinstance(number, int) or not 0 <= number < self.config.vocab_size:
@@ -123,7 +112,7 @@ class VLBertCase:
     def real(self, name: str, got: Tensor | None, where: Tensor | None = None) -> Iterator[Check]:
         """One output, where it means something; nothing when the file has no such array."""
         if f"out/{name}" in self.arrays:
-            want = self.arrays.arrays.take(f"out/{name}")
+            want = self.arrays.take(f"out/{name}")
             if got is None:
                 yield failed(f"out/{name}", "this model gives no such output")
             else:
@@ -132,7 +121,7 @@ class VLBertCase:
 
     def exact(self, name: str, got: Tensor) -> Iterator[Check]:
         if f"out/{name}" in self.arrays:
-            yield equal(f"out/{name}", got.long(), self.arrays.arrays.take(f"out/{name}"))
+            yield equal(f"out/{name}", got.long(), self.arrays.take(f"out/{name}"))
 
     def loss(self, name: str, got: Tensor) -> Iterator[Check]:
         if f"out/{name}" in self.arrays:
@@ -152,7 +141,7 @@ class VLBertCase:
 
     def gradient_checks(self, model: nn.Module, loss: Tensor) -> Iterator[Check]:
         """Slices and norms of gradients, and which parameters got one."""
-        slices, norms = self.arrays.names("grad/"), self.arrays.names("gradnorm/")
+        slices, norms = self.arrays.below("grad/"), self.arrays.below("gradnorm/")
         if not slices and not norms:
             return
         loss.backward()
@@ -160,10 +149,11 @@ class VLBertCase:
         gradients = {name: p.grad for part in parts for name, p in part.named_parameters() if p.grad is not None}
         for name in [*(f"grad/{official}" for official in slices), *(f"gradnorm/{official}" for official in norms)]:
             kind, _, official = name.partition("/")
-            want, gradient = self.arrays.arrays.take(name), gradients.get(self.our_name(official))
+            want, gradient = self.arrays.take(name), gradients.get(self.our_name(official))
             if gradient is None:
                 yield failed(name, "no gradient of ours reaches this parameter")
-            elif _is_noise(official):
+            elif official.endswith("attention.self.key.bias"):
+                # These cancel in the softmax: their gradient is rounding noise, which the README says to ignore.
                 continue
             elif kind == "grad":
                 step = max(1, -(-gradient.numel() // 256))
@@ -186,14 +176,9 @@ class VLBertCase:
 
 
 def loss_check(arrays: ModelArrays, name: str, got: Tensor) -> Check:
-    want = arrays.arrays.take(name)
+    want = arrays.take(name)
     allowed = max(VLBERT.loss, VLBERT.loss_relative * float(np.abs(want).max(initial=0.0)))
     return apart(name, numpy_of(got), want, allowed)
-
-
-def _is_noise(official: str) -> bool:
-    """Key biases cancel in the softmax: their gradient is rounding noise, which the README says to ignore."""
-    return official.endswith("attention.self.key.bias")
 
 
 def open_case(arrays: ModelArrays, kind: str) -> VLBertCase:
@@ -218,7 +203,7 @@ def open_case(arrays: ModelArrays, kind: str) -> VLBertCase:
     official, encoder_weights = split_official(official)
     encoder, features = None, 8  # `core` starts behind the features
     if encoder_weights:
-        edges = [int(arrays.arrays.take(f"in/{name}")) for name in ("min_size", "max_size") if f"in/{name}" in arrays]
+        edges = [int(arrays.take(f"in/{name}")) for name in ("min_size", "max_size") if f"in/{name}" in arrays]
         encoder = build_region_encoder(encoder_weights, network, (edges[0], edges[1]) if len(edges) == 2 else (1, 1))
         features = encoder.feature_dim
     elif kind != "core":
@@ -233,32 +218,3 @@ def open_case(arrays: ModelArrays, kind: str) -> VLBertCase:
         overrides["num_object_labels"] = len(official["cnn_loss_reg.2.bias"])
     config = config_from_official(network, vlbert, "pretrain" if kind == "core" else kind, **overrides)
     return VLBertCase(arrays, kind, network, config, official, encoder)
-
-
-def element_states(output: VLOutput) -> Tensor:
-    """(B, E, H): whole image, then regions."""
-    assert output.whole_image_state is not None
-    return torch.cat([output.whole_image_state[:, None], output.region_states], dim=1)
-
-
-def batch_of(
-    text_ids: Tensor,
-    text_mask: Tensor,
-    text_segments: Tensor,
-    elements: VLBertImageElements,
-    image_hw: Tensor,
-    **more: Any,
-) -> VLBatch:
-    """A batch whose regions are the elements behind the whole image; `more` are further fields."""
-    return VLBatch(
-        text_ids=text_ids,
-        text_mask=text_mask,
-        text_segments=text_segments,
-        region_features=elements.features[:, 1:],
-        region_boxes=elements.boxes[:, 1:],
-        region_mask=elements.mask[:, 1:],
-        image_hw=image_hw,
-        masked_regions=elements.masked[:, 1:],
-        whole_image_features=elements.features[:, 0],
-        **more,
-    )

@@ -55,7 +55,7 @@ def _item_checks(arrays: ModelArrays) -> Iterator[Check]:
     if not isinstance(words, list) or not isinstance(limits, list):
         raise ValueError("config: caption_words and seq_lens must be lists")
     pieces = [[int(number) for number in _WORD.findall(str(word))] for word in words]
-    samples = [name.removesuffix("_text") for name in arrays.names("out/") if name.endswith("_text")]
+    samples = [name.removesuffix("_text") for name in arrays.below("out/") if name.endswith("_text")]
     if len(samples) != len(limits) or not all(pieces):
         raise ValueError(f"config: {len(limits)} seq_lens for {len(samples)} samples, or a word without a number")
     record = _record(arrays)
@@ -84,7 +84,7 @@ def _sample_checks(
 ) -> Iterator[Check]:
     boxes = arrays.floats(f"{prefix}_boxes_and_features", None, None)
     kept = len(boxes) - 1
-    classes = arrays.arrays.take("in/class_scores").shape[1]
+    classes = arrays.take("in/class_scores").shape[1]
     targets = arrays.floats(f"{prefix}_mvrc_labels", kept + 1, classes).numpy()
     ops = arrays.mask(f"{prefix}_mvrc_ops", kept + 1).numpy()
     count = len(record.boxes)
@@ -105,18 +105,15 @@ def _sample_checks(
         max_text=len(text),
     )
     assert sample.whole_image is not None and sample.targets is not None
-    (height, width), _ = input_size((record.height, record.width), *_edges(), CONVENTIONS["vlbert-e2e"])
+    (edges,) = PUBLISHED_EDGES["vlbert-e2e"]
+    (height, width), _ = input_size((record.height, record.width), *edges, CONVENTIONS["vlbert-e2e"])
     scale = np.array([width / record.width, height / record.height])
     corners = np.concatenate([[[0, 0, record.width - 1, record.height - 1]], sample.boxes]) * np.tile(scale, 2)
     corners = np.clip(corners, 0, [width - 1, height - 1] * 2)
     made = np.concatenate([corners, np.concatenate([sample.whole_image[None], sample.features])], axis=1)
     yield apart(f"{prefix}_boxes_and_features", made, boxes.numpy(), VLBERT.values)
-    yield apart(
-        f"{prefix}_im_info",
-        np.array([width, height, *scale, 0.0]),
-        arrays.floats(f"{prefix}_im_info", 5).numpy(),
-        VLBERT.values,
-    )
+    info, want = np.array([width, height, *scale, 0.0]), arrays.floats(f"{prefix}_im_info", 5).numpy()
+    yield apart(f"{prefix}_im_info", info, want, VLBERT.values)
     yield equal(f"{prefix}_mvrc_ops", np.append(False, sample.masked & sample.predicted), ops)
     want = np.concatenate([np.zeros((1, classes)), sample.targets.numpy()])
     # Stores hold distributions as float16, whose smallest steps are 6e-8.
@@ -127,8 +124,8 @@ def _sample_checks(
 def _word_checks(arrays: ModelArrays, prefix: str, sample: PretrainSample, pieces: list[list[int]]) -> Iterator[Check]:
     """Whole words are labelled, with their own pieces; only labelled pieces changed."""
     original = sample.text_ids
-    labels = arrays.arrays.take(f"{prefix}_mlm_labels", len(original))
-    text = arrays.arrays.take(f"{prefix}_text", len(original))
+    labels = arrays.take(f"{prefix}_mlm_labels", len(original))
+    text = arrays.take(f"{prefix}_text", len(original))
     words = np.array([-1, *(number for number, word in enumerate(pieces) for _ in word)])[: len(original) - 1]
     words = np.append(words, -1)
     chosen = np.isin(words, words[(labels != -1) & (words >= 0)])
@@ -149,24 +146,14 @@ def _find_masked(record: RegionRecord, masked: np.ndarray, kept: int, whole: np.
             return
 
 
-def _edges() -> tuple[int, int]:
-    (edges,) = PUBLISHED_EDGES["vlbert-e2e"]
-    return edges
-
-
 # --- optim_and_losses ---
 
 
 def _training_checks(arrays: ModelArrays) -> Iterator[Check]:
     yield from _optimiser_checks(arrays, _group(arrays, "adamw"), _group(arrays, "triangle"))
     rise, fall = _group(arrays, "triangle"), _group(arrays, "step")
-    name = "out/triangle_schedule_lr_after_k_scheduler_steps"
-    want = arrays.arrays.take(name, None)
-    yield apart(name, _rates(_train_config(rise, 1.0), len(want)), want, VLBERT.optimiser)
     if fall.get("warmup_factor", 0.0) != 0.0:
         raise ValueError(f"config: step.warmup_factor is {fall['warmup_factor']!r}; here a rate rises from 0")
-    name = "out/step_schedule_lr_after_k_scheduler_steps"
-    want = arrays.arrays.take(name, None)
     steps = TrainConfig(
         steps=MAX_STEPS,
         learning_rate=1.0,
@@ -175,17 +162,19 @@ def _training_checks(arrays: ModelArrays) -> Iterator[Check]:
         decay_steps=tuple(int(milestone) - 1 for milestone in fall["milestones"]),
         decay_factor=float(fall["gamma"]),
     )
-    yield apart(name, _rates(steps, len(want)), want, VLBERT.optimiser)
+    for kind, config in {"triangle": _train_config(rise, 1.0), "step": steps}.items():
+        name = f"out/{kind}_schedule_lr_after_k_scheduler_steps"
+        want = arrays.take(name, None)
+        after = [learning_rate_at(done, config) for done in range(len(want))]  # 0, 1, 2, ... steps of the schedule
+        yield apart(name, np.array(after), want, VLBERT.optimiser)
     yield from _loss_checks(arrays)
     yield from _answer_checks(arrays)
     boxes = arrays.floats("in/coord_boxes", None, 6)
-    want = arrays.arrays.take("out/coord_embed", len(boxes), 4, None)
+    want = arrays.take("out/coord_embed", len(boxes), 4, None)
     made = embed_coordinates(boxes[:, None, :4], boxes[:, 4:].flip(-1), 4 * want.shape[2])
     yield apart("out/coord_embed", made.view(want.shape), want, VLBERT.values)
-    moved = boxes[:2, :4] + MOVED_PX
-    yield apart(
-        "out/iou", overlaps(boxes[:, :4], moved, inclusive_sides=True), arrays.arrays.take("out/iou"), VLBERT.optimiser
-    )
+    iou = overlaps(boxes[:, :4], boxes[:2, :4] + MOVED_PX, inclusive_sides=True)
+    yield apart("out/iou", iou, arrays.take("out/iou"), VLBERT.optimiser)
 
 
 def _group(arrays: ModelArrays, name: str) -> Mapping[str, Any]:
@@ -197,11 +186,6 @@ def _group(arrays: ModelArrays, name: str) -> Mapping[str, Any]:
 
 def _train_config(rise: Mapping[str, Any], rate: float) -> TrainConfig:
     return TrainConfig(steps=int(rise["t_total"]), learning_rate=rate, warmup_steps=int(rise["warmup_steps"]))
-
-
-def _rates(config: TrainConfig, count: int) -> np.ndarray:
-    """After 0, 1, 2, ... steps of the schedule."""
-    return np.array([learning_rate_at(step, config) for step in range(count)])
 
 
 def _optimiser_checks(arrays: ModelArrays, options: Mapping[str, Any], rise: Mapping[str, Any]) -> Iterator[Check]:
@@ -229,7 +213,7 @@ def _optimiser_checks(arrays: ModelArrays, options: Mapping[str, Any], rise: Map
         for name, value in zip(made, (parameter.detach().clone().numpy(), rate, float(norm)), strict=True):
             made[name].append(value)
     for name, values in made.items():
-        yield apart(f"out/{name}", np.array(values), arrays.arrays.take(f"out/{name}"), VLBERT.optimiser)
+        yield apart(f"out/{name}", np.array(values), arrays.take(f"out/{name}"), VLBERT.optimiser)
 
 
 def _loss_checks(arrays: ModelArrays) -> Iterator[Check]:
@@ -238,14 +222,9 @@ def _loss_checks(arrays: ModelArrays) -> Iterator[Check]:
     targets = arrays.floats("in/soft_target", *logits.shape)
     valid = (targets.sum(dim=-1) - 1).abs() < 0.1
     term = soft_cross_entropy(logits, targets, valid)
-    each = [
-        soft_cross_entropy(*(part[row : row + 1] for part in (logits, targets, valid))) for row in range(len(valid))
-    ]
-    for name, got in (
-        ("mean", term.mean),
-        ("sum", term.total),
-        ("none", torch.stack([row.total for row in each])),
-    ):
+    each = [soft_cross_entropy(*(part[row, None] for part in (logits, targets, valid))) for row in range(len(valid))]
+    losses = {"mean": term.mean, "sum": term.total, "none": torch.stack([row.total for row in each])}
+    for name, got in losses.items():
         yield loss_check(arrays, f"out/soft_ce_{name}", got)
 
 
@@ -256,5 +235,5 @@ def _answer_checks(arrays: ModelArrays) -> Iterator[Check]:
         raise ValueError("config: vqa_answer_vocab and vqa_answers must be lists")
     scores = [vlbert_soft_target(given, vocabulary) for given in answers]
     rows = [[each.get(place, 0.0) if place else 0.0 for place in range(len(vocabulary))] for each in scores]
-    want = arrays.arrays.take("out/vqa_soft_targets")
+    want = arrays.take("out/vqa_soft_targets")
     yield apart("out/vqa_soft_targets", np.array(rows), want, VLBERT.optimiser)

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
+from torch.nn.functional import pad
 
 from harness.case_files import ArrayError
 from harness.checks import Check
-from harness.model_case import ModelArrays, model_family
-from harness.vlbert.case import VLBertCase, batch_of, element_states, open_case
+from harness.model_case import ModelArrays, batch_of, model_family
+from harness.vlbert.case import VLBertCase, open_case
 from harness.vlbert.data import data_checks
 from harness.vlbert.pixels import photo_checks
-from harness.vlbert.task_cases import refcoco_checks, vcr_checks, vqa_checks
+from harness.vlbert.task_cases import TASKS, task_checks
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.vlbert.checkpoint import state_from_official
 from roibeam.model.vlbert.embeddings import VLBertImageElements, embed_coordinates
@@ -90,25 +92,21 @@ def _pretraining_checks(arrays: ModelArrays, kind: str) -> Iterator[Check]:
         aux = arrays.whole("in/aux_text", 0, config.vocab_size, None, None)
         aux_labels = arrays.whole("in/aux_mlm_labels", -1, config.vocab_size, *aux.shape)
         longest = max(text.shape[1], aux.shape[1])
-        text, aux = _widened(text, longest, 0), _widened(aux, longest, 0)
-        labels = torch.cat([_widened(labels, longest, -1), _widened(aux_labels, longest, -1)])
-        text = torch.cat([text, aux])
-        elements = VLBertImageElements(
-            *(torch.cat([part, part.new_zeros(len(aux), *part.shape[1:])]) for part in elements)
-        )
+        text = torch.cat([pad(part, (0, longest - part.shape[1])) for part in (text, aux)])
+        labels = torch.cat([pad(part, (0, longest - part.shape[1]), value=-1) for part in (labels, aux_labels)])
+        elements = VLBertImageElements(*(_with_rows(part, len(text)) for part in elements))
         hw = torch.cat([hw, torch.ones(len(aux), 2)])
     rows = len(text)
-    targets = _whole_rows(arrays.floats("in/mvrc_labels", images, count, config.num_region_labels), rows)
+    targets = _with_rows(arrays.floats("in/mvrc_labels", images, count, config.num_region_labels), rows)
     predicted = (targets.sum(dim=-1) - 1).abs() < 0.1  # common/utils/misc.py, soft_cross_entropy
     if bool(predicted[:, 0].any()):
         raise ArrayError("in/mvrc_labels", "has a target for the whole image; here only regions are predicted")
     matching = arrays.whole("in/relationship_label", 0, 2, images)
     batch = batch_of(
-        text,
-        text > 0,
-        torch.zeros_like(text),
-        elements,
+        (text, text > 0, torch.zeros_like(text)),
+        elements[:3],
         hw,
+        masked_regions=elements.masked[:, 1:],
         text_labels=labels.masked_fill(labels == -1, IGNORE_INDEX),
         region_targets=targets[:, 1:],
         region_target_mask=predicted[:, 1:],
@@ -127,7 +125,9 @@ def _pretraining_checks(arrays: ModelArrays, kind: str) -> Iterator[Check]:
             else:
                 yield from case.real("mlm_logits", words, batch.text_mask)
         if config.with_region_head:
-            regions = model.region_logits(element_states(output)[:images])
+            assert output.whole_image_state is not None
+            states = torch.cat([output.whole_image_state[:, None], output.region_states], dim=1)
+            regions = model.region_logits(states[:images])
             yield from case.real("mvrc_logits", regions, elements.mask[:images])
         if model.relationship_head is not None:
             yield from case.real("relationship_logits", model.relationship_head(output.pooled)[:images])
@@ -159,21 +159,15 @@ def _visual_checks(
             yield from case.real("body4", maps[:, :64])
 
 
-def _widened(ids: torch.Tensor, length: int, value: int) -> torch.Tensor:
-    return torch.cat([ids, ids.new_full((len(ids), length - ids.shape[1]), value)], dim=1)
-
-
-def _whole_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+def _with_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.cat([tensor, tensor.new_zeros(rows - len(tensor), *tensor.shape[1:])])
 
 
 CLASSES: dict[str, Callable[[ModelArrays], Iterator[Check]]] = {
     "VisualLinguisticBertForPretraining": _core_checks,
-    "ResNetVLBERTForPretraining": lambda arrays: _pretraining_checks(arrays, "pretrain"),
-    "ResNetVLBERTForPretrainingMultitask": lambda arrays: _pretraining_checks(arrays, "pretrain-multitask"),
-    "vqa ResNetVLBERT": vqa_checks,
-    "vcr ResNetVLBERT": vcr_checks,
-    "refcoco ResNetVLBERT": refcoco_checks,
+    "ResNetVLBERTForPretraining": partial(_pretraining_checks, kind="pretrain"),
+    "ResNetVLBERTForPretrainingMultitask": partial(_pretraining_checks, kind="pretrain-multitask"),
+    **{f"{kind} ResNetVLBERT": partial(task_checks, kind=kind) for kind in TASKS},
 }
 
 

@@ -35,11 +35,8 @@ _BLOCK = re.compile(rf"{re.escape(PREFIX)}(backbone\.layer[123]|roi_head_feature
 
 
 def drawn_weights(options: Mapping[str, Any], stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights that the file does not store, by the recipe of its config; aliases of others are left out.
-
-    Raises:
-        ValueError: for a recipe that is none, or whose sum or first number is not the one the config promises.
-    """
+    """Weights that the file does not store, by the recipe of its config; aliases of others are left out. Raises
+    ValueError for a recipe that is none, or whose sum or first number is not the one the config promises."""
     spec, promised = options.get("weights_spec", {}), options.get("weights_check", {})
     drawn: dict[str, Tensor] = {}
     total = 0
@@ -83,6 +80,9 @@ def build_region_encoder(
         ValueError: when the parameters are not those of such a network.
     """
     conventions = _conventions(network)
+    frozen = network.get("IMAGE_FROZEN_BACKBONE_STAGES", [1, 2])
+    if not isinstance(frozen, list) or set(frozen) - set(STAGES):
+        raise ValueError(f"config: IMAGE_FROZEN_BACKBONE_STAGES is {frozen!r}; expected numbers from 1 to 5")
     blocks = {"backbone.layer1": 0, "backbone.layer2": 0, "backbone.layer3": 0, "roi_head_feature_extractor": 0}
     for name in official:
         if found := _BLOCK.match(name):
@@ -98,7 +98,7 @@ def build_region_encoder(
         backbone.res2 = build_stage(blocks["backbone.layer1"], len(stem), base, conventions)
         backbone.res3 = build_stage(blocks["backbone.layer2"], 4 * base, 2 * base, conventions, stride=2)
         backbone.res4 = build_stage(blocks["backbone.layer3"], 8 * base, 4 * base, conventions, stride=2)
-        encoder = RegionEncoder(config, conventions, backbone=backbone, frozen_stages=_frozen(network))
+        encoder = RegionEncoder(config, conventions, backbone=backbone, frozen_stages=frozen)
     named = name_weights(dict(official), "param/").tensors
     encoder.load_state_dict(check_state(named, encoder.state_dict(), "param/"), assign=True)
     return encoder.eval()
@@ -108,13 +108,6 @@ def encoder_name(official: str) -> str:
     """Our name of an official parameter of the image network."""
     name = official.removeprefix(PREFIX)
     return name_tables()["vlbert-checkpoint"].get(name, name)
-
-
-def _frozen(network: Mapping[str, Any]) -> list[int]:
-    frozen = network.get("IMAGE_FROZEN_BACKBONE_STAGES", [1, 2])
-    if not isinstance(frozen, list) or set(frozen) - set(STAGES):
-        raise ValueError(f"config: IMAGE_FROZEN_BACKBONE_STAGES is {frozen!r}; expected numbers from 1 to 5")
-    return frozen
 
 
 def _conventions(network: Mapping[str, Any]) -> Conventions:
@@ -146,9 +139,9 @@ def photo_checks(arrays: ModelArrays, network: Mapping[str, Any], kind: str) -> 
         if name not in arrays:
             continue
         batch = _prepared(arrays, config, conventions, hide=hide)
-        yield apart(name, batch.pixels, arrays.arrays.take(name), VLBERT.grey_levels)
+        yield apart(name, batch.pixels, arrays.take(name), VLBERT.grey_levels)
         if name == "in/image":
-            yield apart("in/boxes", batch.boxes, arrays.arrays.take("in/boxes"), VLBERT.values)
+            yield apart("in/boxes", batch.boxes, arrays.take("in/boxes"), VLBERT.values)
             info = arrays.floats("in/im_info", len(batch.boxes), None).numpy()
             sizes = torch.cat([batch.input_hw.flip(-1), batch.scale_xy], dim=1)
             yield apart("in/im_info", sizes, info[:, :4], VLBERT.values)
@@ -162,7 +155,7 @@ def _prepared(arrays: ModelArrays, config: DetectorConfig, conventions: Conventi
     masked = arrays.mask("in/mvrc_ops", rows, most).numpy()
     photos = []
     for row, count in enumerate(counts.tolist()):
-        image = arrays.arrays.take(f"in/raw_image_{row}", None, None, 3)
+        image = arrays.take(f"in/raw_image_{row}", None, None, 3)
         if image.dtype != np.uint8:
             raise ValueError(f"in/raw_image_{row} holds {image.dtype}, expected bytes")
         photos.append(

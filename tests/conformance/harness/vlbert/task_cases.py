@@ -2,50 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.case_files import ArrayError
 from harness.checks import Check, equal, within
-from harness.model_case import ModelArrays
+from harness.model_case import ModelArrays, batch_of
 from harness.tolerances import VLBERT
-from harness.vlbert.case import VLBertCase, batch_of, open_case
+from harness.vlbert.case import VLBertCase, open_case
 from roibeam.model.common.losses import SumCount
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
-from roibeam.model.inputs import VLBatch, VLOutput
-from roibeam.model.vlbert.config import VLBertTaskConfig
+from roibeam.model.inputs import VLBatch
 from roibeam.model.vlbert.embeddings import VLBertImageElements
 from roibeam.model.vlbert.tasks import JoinedText, VLBertForReferring, VLBertForVcr, VLBertForVqa, join_question_answer
 
 
 class TaskInputs(NamedTuple):
-    """What a task's model reads of a case: a row for each question, or for each of its choices.
-
-    Attributes:
-        elements: of each row of the batch.
-    """
+    """What a task's model reads of a case: a row for each question, or for each of its choices."""
 
     text: JoinedText
-    elements: VLBertImageElements
+    elements: VLBertImageElements  # of each row of the batch
     batch: VLBatch
 
 
-def vqa_inputs(case: VLBertCase) -> TaskInputs:
+class TaskRun(NamedTuple):
+    """What a task's model makes of a case."""
+
+    inputs: TaskInputs
+    shown: VLBertImageElements  # elements of each question; those of `inputs` where a question has no rows for choices
+    scores: Tensor
+    losses: dict[str, SumCount]  # by their names in the file
+    weights: dict[str, float]  # what a loss is multiplied by, where that is not 1
+
+    def total(self) -> Tensor:
+        return torch.stack([self.weights.get(name, 1.0) * term.mean for name, term in self.losses.items()]).sum()
+
+
+def run_vqa(model: VLBertForVqa, case: VLBertCase) -> TaskRun:
     elements = case.elements()
     question = case.arrays.whole("in/question", 0, case.config.vocab_size, len(elements.mask), None)
     answer = question.new_full((len(question), 1), case.token("[MASK]"))
-    return _one_text(case, elements, question, answer, "question_answer")
+    inputs = _one_text(case, elements, question, answer, "question_answer")
+    logits = model.answers(inputs.batch, model.vlbert.encode(inputs.batch, elements))
+    loss = model.loss(logits, case.arrays.floats("in/label", *logits.shape))
+    return TaskRun(inputs, elements, logits, {"ans_loss": loss}, {})
 
 
-def refcoco_inputs(case: VLBertCase) -> TaskInputs:
+def run_refcoco(model: VLBertForReferring, case: VLBertCase) -> TaskRun:
     elements = case.elements()
     expression = case.arrays.whole("in/expression", 0, case.config.vocab_size, len(elements.mask), None)
     # [CLS] expression [SEP]: an empty answer in one sentence.
-    return _one_text(case, elements, expression, expression.new_zeros(len(expression), 0), "one_sentence")
+    inputs = _one_text(case, elements, expression, expression.new_zeros(len(expression), 0), "one_sentence")
+    scores = model.score_regions(inputs.batch, model.vlbert.encode(inputs.batch, elements))
+    loss = model.loss(inputs.batch, scores, case.arrays.floats("in/label", *elements.mask.shape))
+    return TaskRun(inputs, elements, scores, {"cls_loss": loss}, {})
+
+
+def run_vcr(model: VLBertForVcr, case: VLBertCase) -> TaskRun:
+    inputs, shown, choices = _vcr_inputs(case)
+    output = model.vlbert.encode(inputs.batch, inputs.elements)
+    scores = model.choices(output, choices)
+    right = case.arrays.whole("in/answer_label", 0, choices, len(scores))
+    losses = {"ans_loss": model.choice_loss(scores, right)}
+    if model.object_head is not None:
+        labels = _object_labels(case.arrays, case.config, shown.mask)[:, 1:].repeat_interleave(choices, dim=0)
+        losses["cnn_regularization_loss"] = model.object_loss(inputs.batch, output, labels)
+    options = {"ans_loss": "ANS_LOSS_WEIGHT", "cnn_regularization_loss": "CNN_LOSS_WEIGHT"}
+    weights = {name: float(case.network.get(option, 1.0)) for name, option in options.items()}
+    return TaskRun(inputs, shown, scores, losses, weights)
+
+
+TASKS: dict[str, tuple[Callable[[Any], nn.Module], Callable[[Any, VLBertCase], TaskRun]]] = {
+    "vqa": (VLBertForVqa, run_vqa),
+    "vcr": (VLBertForVcr, run_vcr),
+    "refcoco": (VLBertForReferring, run_refcoco),
+}
 
 
 def _one_text(
@@ -53,13 +88,13 @@ def _one_text(
 ) -> TaskInputs:
     text = join_question_answer(question, answer, cls_id=case.token("[CLS]"), sep_id=case.token("[SEP]"), order=order)
     hw = case.image_hw(len(question))
-    return TaskInputs(text, elements, batch_of(text.ids, text.mask, text.segments, elements, hw))
+    return TaskInputs(text, elements, batch_of((text.ids, text.mask, text.segments), elements[:3], hw))
 
 
-def vcr_inputs(case: VLBertCase) -> tuple[TaskInputs, VLBertImageElements, int]:
+def _vcr_inputs(case: VLBertCase) -> tuple[TaskInputs, VLBertImageElements, int]:
     """And the elements of each question, and how many choices it has."""
     arrays, config = case.arrays, case.config
-    shape = arrays.arrays.take("in/boxes", None, None, 6).shape
+    shape = arrays.take("in/boxes", None, None, 6).shape
     shown = case.elements(valid_column=3, cell_weights=arrays.floats("in/masks", *shape[:2], None, None))
     questions, count = shown.mask.shape
     answers = arrays.whole("in/answer_choices", -2, max(config.vocab_size, count), questions, None, None, 3)
@@ -68,10 +103,8 @@ def vcr_inputs(case: VLBertCase) -> tuple[TaskInputs, VLBertImageElements, int]:
     text = _choice_texts(case, question, answers, count)
     elements = VLBertImageElements(*(part.repeat_interleave(choices, dim=0) for part in shown))
     batch = batch_of(
-        text.ids,
-        text.mask,
-        text.segments,
-        elements,
+        (text.ids, text.mask, text.segments),
+        elements[:3],
         case.image_hw(questions).repeat_interleave(choices, dim=0),
         aligned_words=_words_of_regions(text.tags, count - 1),
         region_classes=arrays.floats("in/boxes")[:, 1:, 5].long().repeat_interleave(choices, dim=0),
@@ -79,102 +112,42 @@ def vcr_inputs(case: VLBertCase) -> tuple[TaskInputs, VLBertImageElements, int]:
     return TaskInputs(text, elements, batch), shown, choices
 
 
-def vqa_checks(arrays: ModelArrays) -> Iterator[Check]:
-    case = open_case(arrays, "vqa")
-    assert isinstance(case.config, VLBertTaskConfig)
-    model: VLBertForVqa = case.build(VLBertForVqa)
-    text, elements, batch = vqa_inputs(case)
-    yield from _text_checks(case, text, ())
+def task_checks(arrays: ModelArrays, kind: str) -> Iterator[Check]:
+    """Texts, states, scores, losses and gradients of a case of one of `TASKS`."""
+    make, run_task = TASKS[kind]
+    case = open_case(arrays, kind)
+    model = case.build(make)
+    run = run_task(model, case)
+    (text, elements, batch), shown, scores = run.inputs, run.shown, run.scores
+    lead = (len(shown.mask), -1) if kind == "vcr" else ()  # axes in front of the pieces, where they are not just rows
+    texts = {"text_input_ids": text.ids, "text_token_type_ids": text.segments, "text_mask": text.mask}
+    for name, part in {**texts, "text_tags": text.tags}.items():
+        yield from case.exact(name, part.reshape(*lead, part.shape[1]) if lead else part)
     yield from case.exact("answer_position", text.before_last)
-    output = model.vlbert.encode(batch, elements)
     yield from case.state_checks(text.mask, elements.mask)
-    logits = model.answers(batch, output)
-    targets = arrays.floats("in/label", *logits.shape)
-    loss = model.loss(logits, targets).mean
-    yield from case.real("label_logits", logits)
-    yield from case.real("inference_logits", logits)
-    yield from case.real("soft_accuracy", targets.gather(1, logits.argmax(dim=1, keepdim=True)).mean())
-    yield from case.loss("ans_loss", loss)
-    yield from case.loss("loss", loss)
-    yield from case.gradient_checks(model, loss)
-
-
-def vcr_checks(arrays: ModelArrays) -> Iterator[Check]:
-    case = open_case(arrays, "vcr")
-    model: VLBertForVcr = case.build(VLBertForVcr)
-    (text, elements, batch), shown, choices = vcr_inputs(case)
-    yield from _text_checks(case, text, (len(shown.mask), choices))
-    output = model.vlbert.encode(batch, elements)
-    yield from case.state_checks(text.mask, elements.mask)
-    scores = model.choices(output, choices)
-    yield from case.real("label_logits", scores)
-    yield from case.real("inference_logits", scores)
-    longest = int(shown.mask.sum(dim=1).max())
-    assert batch.region_classes is not None
-    with torch.no_grad():
-        of_question = batch.image_hw[::choices], batch.region_classes[::choices]
-        _, visuals = model.vlbert.embed_elements(shown, *of_question)
-    yield from case.real("obj_reps", visuals[:, :longest], shown.mask[:, :longest])
-    yield from case.real("obj_reps_raw", shown.features[:, :longest].detach(), shown.mask[:, :longest])
-    answer, objects = vcr_losses(model, case, batch, output, shown)
-    yield from case.loss("ans_loss", answer.mean)
-    total = answer.mean * loss_weight(case, "ANS_LOSS_WEIGHT")
-    if objects is not None:
-        yield from case.loss("cnn_regularization_loss", objects.mean)
-        total = total + objects.mean * loss_weight(case, "CNN_LOSS_WEIGHT")
-    yield from case.loss("loss", total)
-    yield from case.gradient_checks(model, total)
-
-
-def vcr_losses(
-    model: VLBertForVcr, case: VLBertCase, batch: VLBatch, output: VLOutput, shown: VLBertImageElements
-) -> tuple[SumCount, SumCount | None]:
-    """Of the choice, and of the classes of objects where the model has their head."""
-    questions = len(shown.mask)
-    choices = batch.batch_size // questions
-    right = case.arrays.whole("in/answer_label", 0, choices, questions)
-    answer = model.choice_loss(model.choices(output, choices), right)
-    if model.object_head is None:
-        return answer, None
-    labels = _object_labels(case.arrays, case.config, shown.mask)
-    return answer, model.object_loss(batch, output, labels[:, 1:].repeat_interleave(choices, dim=0))
-
-
-def loss_weight(case: VLBertCase, name: str) -> float:
-    return float(case.network.get(name, 1.0))
-
-
-def refcoco_checks(arrays: ModelArrays) -> Iterator[Check]:
-    case = open_case(arrays, "refcoco")
-    model: VLBertForReferring = case.build(VLBertForReferring)
-    text, elements, batch = refcoco_inputs(case)
-    rows = len(elements.mask)
-    output = model.vlbert.encode(batch, elements)
-    yield from case.state_checks(text.mask, elements.mask)
-    scores = model.score_regions(batch, output)
-    targets = arrays.floats("in/label", *elements.mask.shape)
     if "in/gt_box" in arrays:
-        yield from target_checks(arrays, elements.boxes, elements.mask, targets)
-    loss = model.loss(batch, scores, targets).mean
-    yield from case.real("label_logits", scores, elements.mask)
-    yield from case.real("inference_logits", scores, elements.mask)
-    info = arrays.floats("in/im_info", rows, None)
-    chosen = elements.boxes[torch.arange(rows), scores.argmax(dim=1)]
-    yield from case.real("pred_boxes", chosen / info[:, 2:4].repeat(1, 2))
-    yield from case.loss("cls_loss", loss)
-    yield from case.loss("loss", loss)
-    yield from case.gradient_checks(model, loss)
-
-
-def _text_checks(case: VLBertCase, text: JoinedText, lead: tuple[int, ...]) -> Iterator[Check]:
-    """`lead`: axes of the reference in front of the pieces, where they are not just rows."""
-    for name, part in (
-        ("text_input_ids", text.ids),
-        ("text_token_type_ids", text.segments),
-        ("text_mask", text.mask),
-        ("text_tags", text.tags),
-    ):
-        yield from case.exact(name, part.reshape(*lead, -1) if lead else part)
+        yield from target_checks(arrays, elements.boxes, elements.mask, arrays.floats("in/label", *elements.mask.shape))
+    for name in ("label_logits", "inference_logits"):
+        yield from case.real(name, scores, elements.mask if kind == "refcoco" else None)
+    if kind == "vqa":
+        targets = arrays.floats("in/label", *scores.shape)
+        yield from case.real("soft_accuracy", targets.gather(1, scores.argmax(dim=1, keepdim=True)).mean())
+    elif kind == "refcoco":
+        rows = len(scores)
+        chosen = elements.boxes[torch.arange(rows), scores.argmax(dim=1)]
+        yield from case.real("pred_boxes", chosen / arrays.floats("in/im_info", rows, None)[:, 2:4].repeat(1, 2))
+    else:
+        choices, longest = scores.shape[1], int(shown.mask.sum(dim=1).max())
+        assert batch.region_classes is not None
+        with torch.no_grad():
+            of_question = batch.image_hw[::choices], batch.region_classes[::choices]
+            _, visuals = model.vlbert.embed_elements(shown, *of_question)
+        for name, part in {"obj_reps": visuals, "obj_reps_raw": shown.features.detach()}.items():
+            yield from case.real(name, part[:, :longest], shown.mask[:, :longest])
+    for name, term in run.losses.items():
+        yield from case.loss(name, term.mean)
+    yield from case.loss("loss", run.total())
+    yield from case.gradient_checks(model, run.total())
 
 
 def _choice_texts(case: VLBertCase, question: Tensor, answers: Tensor, count: int) -> JoinedText:

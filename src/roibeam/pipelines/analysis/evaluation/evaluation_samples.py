@@ -78,7 +78,6 @@ class EvaluationSamples:
     """Makes rows of batches for one model.
 
     Args:
-        config: of the model.
         num_classes: foreground classes of the store; None when unknown: as many as the model knows.
         with_class_ids: False for a store whose class ids mean nothing: no classes of regions are predicted then.
         background: where the model's classes have it: "first", as in the published stores of bottom-up attention,

@@ -36,11 +36,7 @@ _ROWS = "rows"  # of VL-BERT's settings: a loss is a mean over rows
 
 class Chance:
     """Chance levels on the labels seen. Accuracy: always the commonest label. Loss: the entropy of the labels'
-    frequencies, in nats, or the variance of features. One of several candidates: drawn at random.
-
-    Args:
-        config: of the model.
-    """
+    frequencies, in nats, or the variance of features. One of several candidates: drawn at random."""
 
     def __init__(self, config: Any) -> None:
         self._config, self._objective = config, region_objective(config)
@@ -104,7 +100,6 @@ class Chance:
         return {name: level for name, level in found.items() if level is not None}
 
     def _region_levels(self) -> dict[str, float | None]:
-        """Levels of the losses of regions."""
         objective, config = self._objective, self._config
         summed = isinstance(config, InterBertConfig) or getattr(config, "feature_reduction", "mean") == "sum"
         spread = self._features.variance(over_width="sum" if summed else "mean")
@@ -331,7 +326,6 @@ class EvaluationSet:
         corpus: all captions with a record; mismatched images are drawn from it.
         rows: (captions,) int64, those of `corpus` that are evaluated.
         image_of_caption: (captions,) int64, numbers of images, in the order in which captions name them.
-        image_ids: of these images.
     """
 
     corpus: Corpus

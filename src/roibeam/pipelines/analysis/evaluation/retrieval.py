@@ -63,7 +63,6 @@ class TwoStreamScorer(JointScorer):
 
 
 def pair_scorer(model: Any) -> JointScorer:
-    """Returns the quickest scorer for the model."""
     return TwoStreamScorer(model) if isinstance(model, ViLbertForPreTraining) else JointScorer(model)
 
 
@@ -74,11 +73,9 @@ class AllPairs:
         model: a `PreTrainingModel` with a match head, in evaluation mode.
         images: their numbers in `chosen`, one after the other.
         texts_at_once: pairs in memory at once; more are quicker on an accelerator.
-
     Attributes:
         captions: places in the rows of `chosen`.
         texts: pieces of each; shorter ones beside each other waste less.
-        captioned: which text is of which image.
     """
 
     def __init__(
@@ -142,7 +139,6 @@ class AllPairs:
 
 
 def _each_with(texts: VLBatch, image: VLBatch) -> VLBatch:
-    """Returns a batch of every text with the one image."""
     parts: dict[str, Any] = {name: getattr(texts, name) for name in _OF_TEXT}
     for field in dataclasses.fields(image):
         value = getattr(image, field.name)

@@ -109,7 +109,6 @@ def read_boosted_model(path: Path, *, kind: str, features: Sequence[tuple[str, .
     """Reads a judge's model.
 
     Args:
-        kind: required kind of inputs.
         features: allowed sets of features; a model of others is refused.
     """
     command = f"roibeam collect train-{_COMMANDS[kind]}"
@@ -118,7 +117,23 @@ def read_boosted_model(path: Path, *, kind: str, features: Sequence[tuple[str, .
             raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes")
         data = read_regular_file(path)
         check_sum(data, path)
-        return _model(json.loads(data, parse_constant=_no_constant), kind, features)
+        content = json.loads(data, parse_constant=_no_constant)
+        if content["format"] != FORMAT or content["version"] != VERSION:
+            raise ValueError(f"format {content['format']!r} {content['version']!r}, expected {FORMAT!r} {VERSION}")
+        if content["kind"] != kind:
+            raise ValueError(f"it judges {content['kind']!r}, expected {kind!r}")
+        names = tuple(content["features"])
+        if names not in features:
+            raise ValueError(f"it has {len(names)} features that are not those of this version")
+        start, threshold = (_number(content[name]) for name in ("start", "threshold"))
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold {threshold}, expected 0 to 1")
+        if not 1 <= len(content["trees"]) <= _MAX_TREES:
+            raise ValueError(f"{len(content['trees'])} trees, expected 1 to {_MAX_TREES}")
+        trees = tuple(_tree(tree, len(names)) for tree in content["trees"])
+        pooled = _numbers(content["pooled"], np.float64) if "pooled" in content else None
+        facts, needs = dict(content["facts"]), dict(content["needs"])
+        return BoostedModel(kind, names, start, trees, threshold, facts, needs, pooled)
     except DamagedError as error:
         raise ValueError(f"{error}; restore it, or run `{command}`") from None
     except OSError as error:
@@ -133,25 +148,6 @@ _COMMANDS = {"pictures": "images", "pairs": "pairs"}
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no number of a model")
-
-
-def _model(content: dict[str, Any], kind: str, features: Sequence[tuple[str, ...]]) -> BoostedModel:
-    if content["format"] != FORMAT or content["version"] != VERSION:
-        raise ValueError(f"format {content['format']!r} {content['version']!r}, expected {FORMAT!r} {VERSION}")
-    if content["kind"] != kind:
-        raise ValueError(f"it judges {content['kind']!r}, expected {kind!r}")
-    names = tuple(content["features"])
-    if names not in features:
-        raise ValueError(f"it has {len(names)} features that are not those of this version")
-    start, threshold = (_number(content[name]) for name in ("start", "threshold"))
-    if not 0 <= threshold <= 1:
-        raise ValueError(f"threshold {threshold}, expected 0 to 1")
-    if not 1 <= len(content["trees"]) <= _MAX_TREES:
-        raise ValueError(f"{len(content['trees'])} trees, expected 1 to {_MAX_TREES}")
-    trees = tuple(_tree(tree, len(names)) for tree in content["trees"])
-    pooled = _numbers(content["pooled"], np.float64) if "pooled" in content else None
-    facts, needs = dict(content["facts"]), dict(content["needs"])
-    return BoostedModel(kind, names, start, trees, threshold, facts, needs, pooled)
 
 
 def _number(value: Any) -> float:
@@ -272,13 +268,14 @@ def train_boosted(
         decides = best_of_groups(scores, rows.groups, decides)
         _check_both_answers(rows.labels[decides], "held out")
     threshold = threshold_for_precision(scores[decides], rows.labels[decides], precision)
+    best = np.argsort(-fitted.feature_importances_, kind="stable")[:12]
     facts = {
         "rows": {"trained": int((~held).sum()), "held_out": int(held.sum()), "threshold_from": int(decides.sum())},
         "wanted_precision": precision,
         "held_out": figures(scores[decides], rows.labels[decides], threshold),
         "kinds": _by_kind(scores[held], rows.labels[held], np.array(rows.kinds)[held], threshold),
         "settings": vars(settings),
-        "importance": _importance(names, fitted.feature_importances_),
+        "importance": {names[place]: round(float(fitted.feature_importances_[place]), 4) for place in best},
     }
     return BoostedModel(kind, tuple(names), start, trees, threshold, facts, needs or {}, pooled)
 
@@ -350,11 +347,6 @@ def _by_kind(scores: np.ndarray, labels: np.ndarray, kinds: np.ndarray, threshol
                 name = f"{kind}, {'right' if label else 'wrong'}"
                 found[name] = {"rows": int(mine.sum()), "passed": float((scores[mine] >= threshold).mean())}
     return found
-
-
-def _importance(names: Sequence[str], shares: np.ndarray) -> dict[str, float]:
-    best = np.argsort(-shares, kind="stable")[:12]
-    return {names[place]: round(float(shares[place]), 4) for place in best}
 
 
 def _as_tree(tree: Any, learning_rate: float) -> Tree:

@@ -24,10 +24,8 @@ NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "ei
 class NamedThing:
     """
     Attributes:
-        class_id: of the detector.
         attribute_ids: of the words before it, up to the thing before.
         count: the number before it; 1 without one.
-        place, length: its words in the text.
     """
 
     class_id: int

@@ -43,10 +43,8 @@ class TrainedPairJudge:
 
     Attributes:
         threshold: a pair with a lower score is dropped as "low score".
-
     Args:
         model: of `roibeam collect train-pairs`.
-        regions: finds the regions of a picture.
         match: scores of the pre-trained model that it was trained with; None where it was trained without.
     Raises:
         ValueError: if the detector or the pre-trained model is another one than in training.
@@ -77,7 +75,6 @@ class TrainedPairJudge:
 
 
 def open_pair_judge(path: Path, regions: RegionSource, match: MatchScores | None = None) -> TrainedPairJudge:
-    """Opens a trained judge of pairs."""
     model = read_boosted_model(path, kind=KIND, features=(NAMES,))
     try:
         return TrainedPairJudge(model, regions, match)
@@ -103,7 +100,6 @@ CURATED = "curated"
 class TrainPairsRequest:
     """
     Attributes:
-        out: file to write.
         captions: curated captions, with the stores of their images, one each.
         stores: see captions.
         labels: CSV with the columns image, text, label and, if known, page; None for none.
@@ -142,7 +138,6 @@ class _Gathered:
 
 
 def train_pairs(request: TrainPairsRequest) -> TrainedJudge:
-    """Trains a judge of pairs and writes it."""
     _check(request)
     gathered, names = _Gathered(), None
     for number, (captions, store_path) in enumerate(zip(request.captions, request.stores, strict=True)):

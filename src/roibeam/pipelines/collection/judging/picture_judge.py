@@ -247,7 +247,6 @@ class TrainedPictureJudge:
 
 
 def open_picture_judge(path: Path, regions: RegionSource | None = None) -> TrainedPictureJudge:
-    """Opens a trained judge of pictures."""
     model = read_boosted_model(path, kind=KIND, features=(NAMES, NAMES_WITH_REGIONS))
     try:
         return TrainedPictureJudge(model, regions)
@@ -271,7 +270,6 @@ class TrainImagesRequest:
     """
     Attributes:
         labels: CSV with the columns image and label.
-        out: file to write.
         store: regions of these pictures; None trains on statistics of the files alone.
         precision: wanted of the pictures that pass.
         seed: of the training.

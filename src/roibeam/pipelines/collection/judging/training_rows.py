@@ -36,7 +36,6 @@ class LabelledPicture:
 class TrainedPair:
     """
     Attributes:
-        image: its name.
         text: beside it; others: the other texts beside it on the page.
         label: whether the text describes the image.
         kind: "curated", `LABELLED` or one of `KINDS`.

@@ -100,7 +100,6 @@ def refuse_two_values(request: Any, options: Mapping[str, str], settings: Iterab
 
 
 def preset(option: str, name: str, presets: Mapping[str, _T]) -> _T:
-    """Returns the preset of that name."""
     if name not in presets:
         raise ValueError(f"--{option} {name!r}: {name_hint(name, presets)}")
     return presets[name]

@@ -83,7 +83,6 @@ class ProgressItem:
         return f"{duration(time.monotonic() - self._start)} so far"
 
     def log_state(self) -> None:
-        """Logs the current progress."""
         log.info("%s: %s", self.what, self.state())
 
 

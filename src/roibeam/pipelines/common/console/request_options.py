@@ -50,7 +50,6 @@ def option(
 
     Args:
         value: name of the value in `--help`; "" for a flag.
-        names: in place of that of the field.
         min, max: range of a number, both ends included.
         default: what leaving the option out means, where its default value does not tell it.
         advanced: only in `--help-all`.

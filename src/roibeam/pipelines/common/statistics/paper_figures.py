@@ -48,7 +48,6 @@ class PaperFigure:
 
     @property
     def metric(self) -> str:
-        """Metric with the split."""
         return self.column.partition(", ")[2]
 
     @property
@@ -96,7 +95,6 @@ def _is_part(column: str, whole: str) -> bool:
 
 @cache
 def _rows() -> Mapping[str, Mapping[str, list[PaperFigure]]]:
-    """Figures by paper and row."""
     rows: dict[str, dict[str, list[PaperFigure]]] = defaultdict(lambda: defaultdict(list))
     for each in paper_figures():
         rows[each.paper][each.row].append(each)

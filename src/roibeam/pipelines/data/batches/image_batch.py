@@ -53,7 +53,6 @@ class PhotoInputs(NamedTuple):
     """Photos of an end-to-end batch.
 
     Attributes:
-        images: for the region encoder.
         regions: the fields of `VLBatch` with the positions of regions: `region_boxes`, `region_mask`, `image_hw` and
             `masked_regions`. Boxes of a mirrored photo are those of its mirror image.
     """
@@ -77,7 +76,6 @@ def photo_inputs(
         photos: (height, width, 3) uint8, channel order B, G, R.
         boxes: (R_i, 4) for each photo, x1 y1 x2 y2 in its pixels, without the whole image.
         masked: (R_i,) bool for each photo, True where the model must not see what is in the region.
-        encoder: gives sizes and conventions.
         flips: which photos are mirrored left to right; None for none.
     """
     lengths = {len(photos), len(boxes), len(masked)} | (set() if flips is None else {len(flips)})

@@ -81,11 +81,8 @@ def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) ->
     """(n, num_classes + 1) float32 distributions of the `chosen` regions, background last.
 
     A record without distributions gives its best class alone, with probability 1; one that keeps the top k spreads the
-    rest of the mass evenly over the other classes.
-
-    Raises:
-        ValueError: naming the record, when its classes do not fit `num_classes` or a distribution does not sum to 1.
-    """
+    rest of the mass evenly over the other classes. Raises ValueError naming the record, when its classes do not fit
+    `num_classes` or a distribution does not sum to 1."""
     distribution = record.class_distribution
     if distribution is None:
         if int(record.class_ids[chosen].max()) >= num_classes:
@@ -264,6 +261,7 @@ def image_fields(images: Sequence[ImageSide]) -> dict[str, Any]:
     regions, width = [len(image.boxes) for image in images], images[0].features.shape[1]
     shape = (len(images), max(regions))
     global_features = [image.global_feature for image in images if image.global_feature is not None]
+    given = [each.region_classes for each in images if each.region_classes is not None]
     return {
         "region_features": _padded_tensors([image.features for image in images], (*shape, width)),
         "region_boxes": _padded([image.boxes for image in images], regions, (*shape, 4), np.float32),
@@ -273,7 +271,7 @@ def image_fields(images: Sequence[ImageSide]) -> dict[str, Any]:
         "whole_image_features": _whole_images(images, width),
         "global_features": torch.stack(global_features) if global_features else None,
         "region_images": _padded_if_any([image.region_images for image in images], regions, shape),
-        "region_classes": _region_classes(images, regions, shape),
+        "region_classes": _padded(given, regions, shape, np.int64) if len(given) == len(images) else None,
     }
 
 
@@ -314,12 +312,6 @@ def _targets(samples: Sequence[PretrainSample], predicted: Tensor) -> Tensor:
         return _padded_tensors(of_all, (*predicted.shape, of_all[0].shape[1]))
     given = [sample.targets_of_predicted() for sample in samples]
     return torch.cat([rows for rows in given if rows is not None])
-
-
-def _region_classes(images: Sequence[ImageSide], lengths: Sequence[int], shape: tuple[int, int]) -> Tensor | None:
-    """(I, R) int64; None where no image has them."""
-    given = [each.region_classes for each in images if each.region_classes is not None]
-    return _padded(given, lengths, shape, np.int64) if len(given) == len(images) else None
 
 
 def aligned_words(given: Sequence[np.ndarray | None], most_regions: int) -> Tensor | None:
@@ -367,10 +359,8 @@ class SharedRows:
 
     Attributes:
         texts: ids and segments of each, (T,) int64; images: in the order in which they came first.
-        row_texts, row_images: for each row the number of its text, and of its image.
         row_words, row_labels: for each row what `aligned_words` and `text_labels` of `PretrainSample` are; labels of
             None where no piece is predicted.
-        row_names: names of the rows in errors.
         row_phrases: for each row the places of the pieces that stand for its phrases; () where they are not needed.
     """
 
@@ -397,7 +387,6 @@ class SharedRows:
         return self._numbers[key]
 
     def row(self, name: str, text: int, image: int, words: np.ndarray | None, labels: np.ndarray | None = None) -> None:
-        """One more row."""
         self.row_texts.append(text)
         self.row_images.append(image)
         self.row_words.append(words)

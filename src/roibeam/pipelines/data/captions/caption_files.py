@@ -41,7 +41,6 @@ class Caption(NamedTuple):
     """One caption.
 
     Attributes:
-        text: the caption.
         name: what the file calls its image; None where that is a URL, which is no image's name.
         row: of the list that images are downloaded from, from 0: what `roibeam download` and img2dataset name them by.
             None in files of other kinds.
@@ -63,7 +62,6 @@ class CaptionFile:
     A .tsv is read row by row; the lists of a .json are in memory while it is read.
 
     Args:
-        location: the file.
         split: of a Karpathy split, one of its splits in place of train and restval: for evaluation.
         caption_column: of a .tsv, see `conceptual_captions.columns_of`; "" to find it.
     """
@@ -132,7 +130,17 @@ class CaptionFile:
                 yield Caption(text, image_id)
             self._bad += found.bad
         elif self.kind == "karpathy":
-            yield from self._captions_of_splits()
+            num_left_out, bad = 0, karpathy.bad_entries(self.location)
+            for image in karpathy.read_karpathy(self.location, id_rule=_AS_WRITTEN, bad=bad):
+                if image.split in self._splits:
+                    for text in image.captions(bad):
+                        yield Caption(text, image.image_id)
+                else:
+                    num_left_out += len(image.sentences)
+                    self.other_splits.append(image.image_id)
+            if self._splits == karpathy.TRAINING_SPLITS:
+                self.notes += karpathy.evaluation_note(num_left_out)
+            self._bad.append(bad)
         else:
             yield from self._rows()
 
@@ -157,19 +165,6 @@ class CaptionFile:
                 yield from (Caption(text, row.image_id) for text in row.captions)
                 for _ in range(row.empty_captions):
                     bad.add(BadRow(row.line, EMPTY_CAPTION))
-        self._bad.append(bad)
-
-    def _captions_of_splits(self) -> Iterator[Caption]:
-        num_left_out, bad = 0, karpathy.bad_entries(self.location)
-        for image in karpathy.read_karpathy(self.location, id_rule=_AS_WRITTEN, bad=bad):
-            if image.split in self._splits:
-                for text in image.captions(bad):
-                    yield Caption(text, image.image_id)
-            else:
-                num_left_out += len(image.sentences)
-                self.other_splits.append(image.image_id)
-        if self._splits == karpathy.TRAINING_SPLITS:
-            self.notes += karpathy.evaluation_note(num_left_out)
         self._bad.append(bad)
 
 

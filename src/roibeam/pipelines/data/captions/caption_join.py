@@ -31,12 +31,9 @@ class JoinReport:
     Attributes:
         captions: usable ones of the file; the sum of `joined`, `ambiguous` and `without_image`.
         captioned_images: different images that they are of; those that were not found, by what the file calls them.
-        found_images: of those, how many were found.
-        images: of the source or store.
         images_without_caption: of `images`.
         by_rule: captions that joined by each of `image_table.RULES`.
         ambiguous: captions whose image may be one of several; they are left out.
-        without_image: captions whose image is not there.
         examples: the first few of "without_image", "ambiguous" and "without_caption".
         images_of_other_splits: of those without a caption, how many the file has in another split than the chosen ones.
         columns_seem_swapped: whether the text of one of the first captions without image names an image.
@@ -190,7 +187,6 @@ def check_match(report: JoinReport, *, min_match: float, captions: str, images: 
 
     Args:
         min_match: share of the captioned images (0..1) that must have been found.
-        captions, images: where they are, for the message.
     Raises:
         ValueError: when fewer were found, or none, saying which share of which side was, with a name of each side
             that was not; or that the columns of a hand-made file seem swapped.

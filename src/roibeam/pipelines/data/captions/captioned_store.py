@@ -111,7 +111,6 @@ class CaptionedStore:
             caption of all of them as likely.
         min_match: share of the captioned images that must have a record, see `check_match`.
         data_set: that bare numbers among the store's ids belong to, see `image_identity`.
-        where: the captions are from, for people.
         other_splits: as of `CaptionFile`, once the captions are read.
         file_notes: what was left out of their file, once they are read.
     """
@@ -131,7 +130,6 @@ class LeakGuard:
     """Images that must not be trained on.
 
     Attributes:
-        held_out: the rules.
         leave_out: drop such images instead of stopping.
     """
 
@@ -157,7 +155,6 @@ class JoinedSource:
     """A source, joined: its captions, and reports on them.
 
     Attributes:
-        rows: captions that are trained on.
         join: how captions met records.
         leaks: report on held-out images among the captioned ones; None without rules. None of them is trained on: such
             images stop a run or are left out.
@@ -211,7 +208,6 @@ def join_sources(
     share: float = 1.0,
     share_seed: int = 0,
 ) -> list[JoinedSource]:
-    """Joins the captions of each source to its store."""
     if not sources:
         raise ValueError("pre-training needs a store with captions")
     check_stores_agree([source.store for source in sources])
@@ -386,7 +382,6 @@ class GivenStores:
             stage_to: folder that stores are copied to as they are read, each of several to a folder of its own there.
             stage_gb: room in it, 10^9 bytes, several stores have equal parts of.
             images_of: as of `checked_data_set`.
-            min_match: of caption files.
         """
         several, sources = len(self._stores) > 1, []
         with ExitStack() as stack:
@@ -436,7 +431,6 @@ class GivenValidation:
         """The held-out captions; their own store is closed at the end.
 
         Args:
-            first: source of the run.
             images_of, min_match: as of `GivenStores.opened`.
         """
         if self._file is None:
@@ -454,7 +448,6 @@ class GivenValidation:
 
 
 def of_file(source: CaptionedStore, file: CaptionFile | CaptionFiles, min_match: float) -> CaptionedStore:
-    """The source with the captions of a file."""
     return replace(
         source,
         captions=file.captions(),

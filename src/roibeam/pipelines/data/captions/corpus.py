@@ -82,7 +82,6 @@ class CaptionTable(Sequence[tuple[str, str]]):
 
     @property
     def captions(self) -> Sequence[str]:
-        """Captions of all rows."""
         return self._captions
 
     def record_id(self, row: int) -> str:
@@ -114,7 +113,7 @@ class CaptionTable(Sequence[tuple[str, str]]):
         """The rows of other records."""
         dropped = set(ids)
         is_kept = np.array([each not in dropped for each in self._ids], bool)
-        return self._taken(self._rows_within(is_kept))
+        return self._taken(np.flatnonzero(is_kept[self._places]))
 
     def share_of_images(self, share: float, seed: int) -> Self:
         """The rows of a random share of the captioned images, at least one of them.
@@ -130,12 +129,7 @@ class CaptionTable(Sequence[tuple[str, str]]):
         kept[images[order[: max(1, round(share * len(images)))]]] = True
         return self._taken(np.flatnonzero(kept[self._places]))
 
-    def _rows_within(self, is_kept: np.ndarray) -> np.ndarray:
-        """(n,) int64, the rows of records for which `is_kept` (one bool for each) holds."""
-        return np.flatnonzero(is_kept[self._places])
-
     def _taken(self, rows: np.ndarray) -> Self:
-        """The table of those rows alone."""
         return type(self)(self._ids, ((int(self._places[row]), self._captions[int(row)]) for row in rows))
 
 
@@ -185,7 +179,6 @@ class Corpus:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of each source."""
         return tuple(len(table) for _, table in self._sources)
 
     def reworded(self, reword: Callable[[str], str]) -> Self:

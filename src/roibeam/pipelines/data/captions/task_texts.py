@@ -50,7 +50,6 @@ class TaskCorpusText(NamedTuple):
     Attributes:
         text: on its first line the text, or what comes first in it; on each other line something that may follow, of
             which one is drawn for each sample. Words are parted by single spaces.
-        names: the task's names of its images.
         fits: label whether the text is right, of VCR's choice and NLVR2's statement.
         mentions: words that name regions: VCR's tags.
         visible: numbers of the visible regions: those that VCR's texts on the image name. None for all.

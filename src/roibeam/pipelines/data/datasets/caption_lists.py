@@ -70,13 +70,11 @@ def columns_of(path: str, given: str = "", *, root: str | None = None) -> TsvCol
 
     Decided by what is given, else by a header, else by which column names files that are there, else by the first
     thousand lines: captions stand second where more lines begin with a URL than end with an image. Else they stand
-    first.
+    first. Raises ValueError if what is given is no column of the file.
 
     Args:
         given: "1" or "2", the column of the captions, or its name in the header; "" to decide.
         root: folder that local paths are below; None where images must have URLs.
-    Raises:
-        ValueError: if what is given is no column of the file.
     """
     texts = (row[1] for row in islice(read_lines(path), _LINES_LOOKED_AT) if not isinstance(row, BadRow))
     rows = [[cell.strip() for cell in columns] for text in texts if len(columns := text.split("\t")) == 2]

@@ -119,12 +119,9 @@ class CocoInstances:
 def read_coco(path: str, *, id_rule: str = "no-extension") -> CocoFile:
     """Reads a captions or instances file, with or without a byte order mark.
 
-    An image or annotation that is not as COCO writes it is a bad row, here and in the other readers.
-
-    Raises:
-        ValueError: if it is no COCO file, naming a category that is not as COCO writes it, or two images of one id; or
-            if all of its images or annotations are bad, naming the first.
-    """
+    An image or annotation that is not as COCO writes it is a bad row, here and in the other readers. Raises ValueError
+    if it is no COCO file, naming a category that is not as COCO writes it, or two images of one id; or if all of its
+    images or annotations are bad, naming the first."""
     captions: list[tuple[int, int, str]] = []  # of each: the annotation's place, image and caption
     categories = array("q")  # of each: the annotation's place, image and category
     names: dict[int, str] = {}
@@ -153,12 +150,9 @@ def read_coco(path: str, *, id_rule: str = "no-extension") -> CocoFile:
 
 
 def read_coco_boxes(path: str, *, id_rule: str = "no-extension") -> CocoBoxes:
-    """Reads the boxes of an instances file, COCO's x, y, width, height turned into x1 y1 x2 y2.
-
-    Raises:
-        ValueError: as `read_coco`, if no annotation has a box, as those of a captions file, if all boxes lie in 0..1,
-            or if two images have one id.
-    """
+    """Reads the boxes of an instances file, COCO's x, y, width, height turned into x1 y1 x2 y2. Raises ValueError as
+    `read_coco`, if no annotation has a box, as those of a captions file, if all boxes lie in 0..1, or if two images
+    have one id."""
     table = _ObjectTable()
     images = _read_entries(path, id_rule, table.add)
     boxes = table.boxes().astype(np.float32)
@@ -169,11 +163,8 @@ def read_coco_boxes(path: str, *, id_rule: str = "no-extension") -> CocoBoxes:
 def read_coco_instances(path: str) -> CocoInstances:
     """Reads an instances file with classes, areas and marks; a box without area in its image is left out, and counted.
 
-    Takes about 100 bytes of memory for each annotation: outlines are passed over as they are read.
-
-    Raises:
-        ValueError: as `read_coco_boxes`, or if two categories have one name.
-    """
+    Takes about 100 bytes of memory for each annotation: outlines are passed over as they are read. Raises ValueError as
+    `read_coco_boxes`, or if two categories have one name."""
     table = _ObjectTable(has_classes=True)
     images, names = _read_classified(path, "no-extension", table)
     class_ids, boxes = table.class_ids(tuple(names)), table.boxes()
@@ -246,9 +237,6 @@ class _BadEntryError(ValueError):
 
     Attributes:
         reason: the same for all of its kind, so that entries can be counted by it.
-
-    Args:
-        detail: what follows the place of the entry in an error.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -303,7 +291,6 @@ class _Images:
         return image
 
     def leave_out(self, index: int, error: _BadEntryError, member: str = "annotations") -> None:
-        """Counts a bad entry."""
         self._first_bad.setdefault(member, f"{self._path!r}, {member}[{index}]{error}")
         self.bad[member == "annotations"].add(BadRow(index, error.reason))
 

@@ -198,7 +198,6 @@ class EntityImage:
     """An image.
 
     Attributes:
-        name: of its two files.
         sentences: by number: the place among the lines that are not blank, from 0. A line that cannot be read has its
             number too, and is not here.
     """
@@ -334,7 +333,6 @@ def entity_boxes(root: ElementTree.Element, where: str) -> EntityBoxes:
     """
     Args:
         root: of `read_annotation_xml`.
-        where: the file, for errors.
     Raises:
         ValueError: naming the object whose box has no four numbers, or that names no chain.
     """

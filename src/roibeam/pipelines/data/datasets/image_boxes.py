@@ -39,12 +39,10 @@ def parse_boxes(values: Any, where: str, *, columns: int = 4) -> np.ndarray:
     """A list of boxes as json gives it -> (K, `columns`) float32.
 
     Whether a box lies in its photo, and the right way round, is found out when the photo is there: then it is a failure
-    of one image.
+    of one image. Raises ValueError if it is no list of at most 65,535 lists of `columns` finite numbers.
 
     Args:
         where: file and entry, for the error.
-    Raises:
-        ValueError: if it is no list of at most 65,535 lists of `columns` finite numbers.
     """
     if not isinstance(values, list):
         raise ValueError(f"{where}: expected a list of boxes, got {excerpt(values)}")

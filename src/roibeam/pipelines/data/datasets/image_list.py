@@ -84,7 +84,6 @@ def read_image_list(
     """Rows in file order; a few thousand are in memory.
 
     Args:
-        path: the file.
         root: absolute path or URL of the folder that images are below.
         caption_column: name of the column of captions; "" for one of the usual names.
     Raises:

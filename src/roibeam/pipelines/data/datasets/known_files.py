@@ -151,26 +151,22 @@ def json_kind(path: str) -> str:
 
 def _binary_kind(path: str, head: bytes) -> str:
     if head.startswith(_HDF5):
-        return _hdf5_kind(path)
+        import h5py  # takes a tenth of a second
+
+        from roibeam.features.exchange.lxmert_h5 import H5_ERRORS, is_hard, member_kind
+
+        try:
+            with h5py.File(path, "r") as file:
+                names = [name for name in file.id if is_hard(file.id, name)]
+                has_groups = any(member_kind(file.id, name) == h5py.h5o.TYPE_GROUP for name in names)
+        except H5_ERRORS:
+            return "features"
+        return "features" if has_groups or not names else "one-array-h5"
     if head.startswith(_PICKLES):
         return "refcoco" if b"ref_id" in head else "weights"
     if _SAFETENSORS.match(head) or (head.startswith(b"PK\x03\x04") and b"/data.pkl" in head):  # torch's first member
         return "weights"
     return "photo" if head.startswith(_PHOTOS) else ""
-
-
-def _hdf5_kind(path: str) -> str:
-    import h5py  # takes a tenth of a second
-
-    from roibeam.features.exchange.lxmert_h5 import H5_ERRORS, is_hard, member_kind
-
-    try:
-        with h5py.File(path, "r") as file:
-            names = [name for name in file.id if is_hard(file.id, name)]
-            has_groups = any(member_kind(file.id, name) == h5py.h5o.TYPE_GROUP for name in names)
-    except H5_ERRORS:
-        return "features"
-    return "features" if has_groups or not names else "one-array-h5"
 
 
 def json_object(line: str) -> dict[str, Any] | None:

@@ -65,8 +65,6 @@ def folders_that_hold(probes: Iterable[str], own: str, folders: Iterable[str], k
 
     Args:
         probes: absolute paths that the photos would have in `own`.
-        own: the folder that they were looked for in.
-        folders: to look into.
         kind: as of `Source`.
     """
     below = [os.path.relpath(probe, own) for probe in probes]
@@ -238,7 +236,6 @@ class SeveralListing(Listing):
 
     Args:
         root: absolute path of a folder that holds all of them.
-        listings: of the folders and patterns.
         files: absolute paths.
     """
 
@@ -286,11 +283,8 @@ def list_folder(folder: str) -> FolderListing:
 
 def list_pattern(pattern: str) -> FolderListing:
     """All files that a glob pattern matches ("**" reaches into sub-folders), hidden ones only where it writes the dot.
-
-    Raises:
-        ValueError: if the pattern goes up again after a wildcard, or, once files are taken, a folder that it must look
-            into cannot be read.
-    """
+    Raises ValueError if the pattern goes up again after a wildcard, or, once files are taken, a folder that it must
+    look into cannot be read."""
     parts = pattern.split(os.sep)
     first_wild = next(i for i, part in enumerate(parts) if any(c in _WILDCARDS for c in part))
     wild = [part for part in parts[first_wild:-1] if part not in ("", ".")] + parts[-1:]

@@ -70,17 +70,13 @@ class ReferInstances(NamedTuple):
 
 
 def refer_image_id(number: int) -> str:
-    """Image id of a number."""
     return f"COCO_train2014_{number:012d}"
 
 
 def read_refer(refs: str, instances: str) -> Iterator[ReferringSentence]:
     """The sentences of all splits, in the order of the references. A .json is read as the list that the pickle holds.
-
-    Raises:
-        ValueError: naming the entry that is not as these files are written, or an object without a box; a pickle that
-            asks for more than plain data is refused, and nothing of it is run.
-    """
+    Raises ValueError naming the entry that is not as these files are written, or an object without a box; a pickle that
+    asks for more than plain data is refused, and nothing of it is run."""
     yield from sentences_of(refs, read_refer_instances(instances), instances)
 
 
@@ -90,7 +86,6 @@ def sentences_of(
     """`read_refer` with instances that are read already.
 
     Args:
-        source: their file, for errors.
         bad: takes the references that cannot be used; None makes them errors.
     """
     found = list(read_json_list(refs, expected="a list of references")) if refs.endswith(".json") else load_pickle(refs)

@@ -92,7 +92,6 @@ class BadRows:
     Args:
         unit: where a row stands in its file: "line", "entry", or the member of a json object whose list it is in, such
             as "annotations".
-        what: kind of row.
     """
 
     def __init__(self, unit: str, what: str = "row") -> None:
@@ -208,11 +207,8 @@ def refuse_utf16(path: str) -> None:
 def read_lines(path: str) -> Iterator[tuple[int, str] | BadRow]:
     """Lines of a UTF-8 text file, numbered from 1, without their ends (LF or CRLF) and without a byte order mark.
 
-    A line that is not UTF-8 or longer than 1 MiB is a bad row; never more than that is in memory.
-
-    Raises:
-        ValueError: if the file is UTF-16.
-    """
+    A line that is not UTF-8 or longer than 1 MiB is a bad row; never more than that is in memory. Raises ValueError if
+    the file is UTF-16."""
     refuse_utf16(path)
     for line, raw in _bounded_lines(path, MAX_LINE_BYTES):
         if raw is None:
@@ -339,8 +335,6 @@ def read_json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]] | BadRow]:
 
 @dataclass(frozen=True)
 class _BadLine(BadRow):
-    """A bad line with the detail of its error."""
-
     detail: str
 
 
@@ -388,7 +382,6 @@ class _Pieces:
         return found
 
     def value(self) -> Any:
-        """Takes the next value."""
         self.next_letter()
         while True:
             try:

@@ -45,10 +45,7 @@ _OPEN_QUOTE = "quote that is opened there and not closed"
 def read_csv_table(path: str) -> tuple[list[str], Iterator[tuple[int, list[str]] | BadRow]]:
     """The names of the columns, without white space around them; and (line, fields) of each row that is not blank,
     lines numbered from 1. A row has as many fields as there are names. Bytes that are no UTF-8 come as lone surrogates.
-
-    Raises:
-        ValueError: if the first row cannot be read, or names two columns alike.
-    """
+    Raises ValueError if the first row cannot be read, or names two columns alike."""
     return _opened(path, checks_width=True)
 
 
@@ -280,9 +277,7 @@ _BETWEEN = "|"  # of answers in one text
 class TableRow:
     """
     Attributes:
-        where: file and row, for errors.
         id: of the column "id", else the number of the row, from 0.
-        image: id or file of its image.
         label: None where the table has no such column, or nothing in it.
     """
 
@@ -305,7 +300,6 @@ class AnswerRow:
 
 
 def tables_in(folder: Path, splits: Sequence[str] = ("train", "val", "test")) -> list[Path]:
-    """The tables of these splits that there are."""
     return [path for split in splits for kind in TASK_TABLE_KINDS if (path := folder / f"{split}{kind}").is_file()]
 
 

@@ -99,7 +99,6 @@ GLUE_TASKS: Mapping[str, GlueTask] = MappingProxyType(
 class GlueRow:
     """
     Attributes:
-        where: file and row, for errors.
         id: its place in the file.
         texts: one or two.
         label: one of `GlueTask.labels`, or a number as it is written; None without a label.
@@ -118,7 +117,6 @@ class GlueCounts:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def notes(self, split: str) -> list[str]:
-        """Notes for the log."""
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
         return [f"{split}: {plural(self.left_out.total(), 'row')} left out: {reasons}"] if reasons else []
 
@@ -162,7 +160,17 @@ def read_glue(files: Sequence[Path], task: GlueTask, split: str, counts: GlueCou
             without a gold label. Every row of test must be there.
     """
     if files[0].suffix == ".parquet":
-        yield from _parquet_rows(files, task)
+        number = 0
+        for path in files:
+            with open_parquet(path, "no parquet table") as file:
+                words = _words(file.schema_arrow.metadata or {}, task)
+                lacks = [name for name in (*task.parquet_texts, "label") if name not in file.schema_arrow.names]
+                if lacks:
+                    raise ValueError(_lacks(path, lacks, (*task.parquet_texts, "label"), file.schema_arrow.names, task))
+                for batch in file.iter_batches(columns=[*task.parquet_texts, "label"]):
+                    for row in batch.to_pylist():
+                        yield _parquet_row(row, number, f"{str(path)!r}, row {number}", task, words)
+                        number += 1
         return
     listed = _dev_ids(files[1]) if len(files) > 1 else None
     number = 0
@@ -241,20 +249,6 @@ def _checked(label: str, task: GlueTask, where: str) -> str:
     if not 0 <= value <= _LONGEST:
         raise ValueError(f"{where}: score must be a number from 0 to 5, got {printable(repr(label), 60)}")
     return label
-
-
-def _parquet_rows(files: Sequence[Path], task: GlueTask) -> Iterator[GlueRow]:
-    number = 0
-    for path in files:
-        with open_parquet(path, "no parquet table") as file:
-            words = _words(file.schema_arrow.metadata or {}, task)
-            lacks = [name for name in (*task.parquet_texts, "label") if name not in file.schema_arrow.names]
-            if lacks:
-                raise ValueError(_lacks(path, lacks, (*task.parquet_texts, "label"), file.schema_arrow.names, task))
-            for batch in file.iter_batches(columns=[*task.parquet_texts, "label"]):
-                for row in batch.to_pylist():
-                    yield _parquet_row(row, number, f"{str(path)!r}, row {number}", task, words)
-                    number += 1
 
 
 def _words(metadata: Mapping[bytes, bytes], task: GlueTask) -> tuple[str, ...]:

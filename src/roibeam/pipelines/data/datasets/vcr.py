@@ -110,7 +110,6 @@ def read_vcr_labels(path: str) -> Iterator[VcrLabels]:
 
 
 def metadata_path(image_path: str) -> str:
-    """Path of an image -> that of its metadata."""
     return image_id_of(image_path) + ".json"
 
 
@@ -152,11 +151,8 @@ def read_vcr_boxes(path: str, name: str) -> ImageBoxes:
 
 
 def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJECT_CLASSES) -> np.ndarray:
-    """(R,) int64, number of each name among the known classes, from 1 on.
-
-    Raises:
-        ValueError: naming a class that is not known.
-    """
+    """(R,) int64, number of each name among the known classes, from 1 on. Raises ValueError naming a class that is not
+    known."""
     numbers = {name: number for number, name in enumerate(known, start=1)}
     unknown = next((name for name in names if name not in numbers), None)
     if unknown is not None:
@@ -364,7 +360,6 @@ def _raw_question(row: dict[str, Any], where: str) -> RawVcrQuestion:
 
 
 def _choices(raw: RawVcrQuestion) -> Iterator[VcrChoice]:
-    """Choices of a question with labels."""
     context = list(raw.question)
     for choices, label in ((raw.answers, raw.answer), (raw.rationales, raw.rationale)):
         assert label is not None

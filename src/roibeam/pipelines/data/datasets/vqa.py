@@ -180,12 +180,9 @@ class StoredTarget(NamedTuple):
 
 
 def read_answer_labels(path: str) -> tuple[str, ...]:
-    """The labels of a file in the order of their numbers. Blank lines at the end of a text do not count.
-
-    Raises:
-        ValueError: for a file that is missing or of another kind, a label that is no text or comes twice, or fewer
-            than two labels.
-    """
+    """The labels of a file in the order of their numbers. Blank lines at the end of a text do not count. Raises
+    ValueError for a file that is missing or of another kind, a label that is no text or comes twice, or fewer than two
+    labels."""
     if not Path(path).is_file():
         raise ValueError(f"no such file: {path!r}; expected answer labels, one a line, as JSON or pickled")
     if path.endswith(PICKLES):

@@ -107,7 +107,10 @@ class ImageFiles:
             data = path.read_bytes()
             kind = check_encoded(data, max_pixels=self._max_pixels)
             if self._min_side:
-                self._check_sides(data)
+                width, height = image_sides(data)
+                if min(width, height) < self._min_side:
+                    detail = f"{width} x {height} pixels, each side must have {self._min_side} (--min-side)"
+                    raise DownloadError("decode", "too small", detail)
             name = image_id(row) + _EXTENSIONS[kind]
             place = self.folder / name
             with path.open("rb") as file:
@@ -125,12 +128,6 @@ class ImageFiles:
         except OSError as error:
             raise _local_fault(error) from error
         return StoredImage(name, len(data), hashlib.sha256(data).hexdigest())
-
-    def _check_sides(self, data: bytes) -> None:
-        width, height = image_sides(data)
-        if min(width, height) < self._min_side:
-            detail = f"{width} x {height} pixels, each side must have {self._min_side} (--min-side)"
-            raise DownloadError("decode", "too small", detail)
 
     def sync(self) -> None:
         """Makes the names of all images kept so far durable."""
@@ -411,7 +408,6 @@ class Coverage:
 
     @property
     def failed_share(self) -> float:
-        """Share of the rows that failed."""
         return 1 - self.captions / self.rows
 
 
@@ -435,7 +431,6 @@ def write_outputs(out: Path, url_list: UrlList, journal: Journal) -> Coverage:
 
 
 def summary(coverage: Coverage) -> dict[str, object]:
-    """The coverage as json."""
     return {
         "format": SUMMARY_FORMAT, "version": SUMMARY_VERSION, "rows": coverage.rows, "captions": coverage.captions,
         "urls": coverage.urls, "images": coverage.images, "bytes": coverage.num_bytes,

@@ -47,7 +47,7 @@ from roibeam.pipelines.data.download.url_list import UrlList
 
 @dataclass(frozen=True)
 class DownloadOptions:
-    """Options of a download.
+    """Options of a download. Raises ValueError for a network that is none, or a name that no header can hold.
 
     Attributes:
         limits: see there.
@@ -57,9 +57,6 @@ class DownloadOptions:
         user_agent: name in requests; None means roibeam and its version.
         as_json: progress as JSON lines on standard output.
         reads_robots_txt: whether each host's robots.txt is read before its images.
-        columns: of a list that is a table.
-    Raises:
-        ValueError: for a network that is none, or a name that no header can hold.
     """
 
     limits: DownloadLimits = field(default_factory=DownloadLimits)
@@ -196,7 +193,10 @@ def run_download(
     """
     rule = options.address_rule()
     url_list = UrlList(rows, options.columns)
-    _check_folder(out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out}: is a file; name a folder to download into")
+    if out.is_dir() and not (out / JOURNAL_NAME).exists() and any(path.name != ".lock" for path in out.iterdir()):
+        raise ValueError(f"{out}: is not empty and holds no download; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
     _allow_open_files(options.limits)
     with store_lock(out):
@@ -306,14 +306,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error to report: tasks fail together when a disk is full."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-def _check_folder(out: Path) -> None:
-    """Refuses a folder that holds something else."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out}: is a file; name a folder to download into")
-    if out.is_dir() and not (out / JOURNAL_NAME).exists() and any(path.name != ".lock" for path in out.iterdir()):
-        raise ValueError(f"{out}: is not empty and holds no download; name a new folder")
 
 
 def _allow_open_files(limits: DownloadLimits) -> None:

@@ -102,12 +102,10 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 class AddressRule:
-    """Public addresses, and those of the networks that the user names.
+    """Public addresses, and those of the networks that the user names. Raises ValueError if one is not a network.
 
     Args:
         allowed: networks such as "10.0.0.0/8" or "127.0.0.1".
-    Raises:
-        ValueError: if one is not a network.
     """
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:

@@ -33,13 +33,10 @@ class UrlList:
         num_bad_rows: without a caption or URL.
         num_urls: different ones.
         last_row: largest row index.
-        sha256: of the file.
         state: of the file and of the columns that were chosen: with another one rows have other images.
         row_word: word for a row in messages, such as "line".
-
     Args:
         path: Conceptual Captions' .tsv, SBU's .json, or a table (.parquet, .csv).
-        columns: of a table.
     """
 
     def __init__(self, path: str, columns: UrlColumns | None = None) -> None:
@@ -84,7 +81,6 @@ class UrlList:
             raise ValueError(f"{self.path!r}: changed while it was read; run again")
 
     def first_row(self, row: int) -> int:
-        """The first row that has the URL of this one."""
         return int(self._first_row[row])
 
     def _file_state(self) -> tuple[int, int]:

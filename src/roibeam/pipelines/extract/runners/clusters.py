@@ -80,11 +80,7 @@ def flink_url(master: str) -> str:
 
 
 def task_slots(master: str) -> int:
-    """Task slots of a Flink cluster.
-
-    Raises:
-        ValueError: if its JobManager does not answer.
-    """
+    """Task slots of a Flink cluster. Raises ValueError if its JobManager does not answer."""
     url = f"{flink_url(master)}/overview"
     try:
         with urllib.request.urlopen(url, timeout=_FLINK_SECONDS) as answer:

@@ -256,7 +256,6 @@ class Slots:
     Attributes:
         shards: in work at once; None where only the cluster knows.
         computing: of them at full speed: processes may share a GPU.
-        words: what they are, for people.
     """
 
     shards: int | None
@@ -269,10 +268,17 @@ def slots_of(runner: str, flags: Sequence[str], *, workers: int = 1, device: str
 
     Args:
         flags: all Beam options of the run.
-        workers, gpus: of this machine.
     """
     if runner == "local":
-        return _local_slots(workers, device, gpus)
+        words = plural(workers, "process", "processes") + (" (--workers)" if workers > 1 else "")
+        if not device.startswith("cuda"):
+            return Slots(workers, workers, words)
+        there = 1 if ":" in device else max(gpus, 1)
+        if workers < there:
+            words += f" on {workers} of {there} GPUs; --workers {there} takes all"
+        else:
+            words += f" {'that share' if workers > there else 'on'} {plural(there, 'GPU')}"
+        return Slots(workers, min(workers, there), words)
     number, words = _cluster_slots(runner, flags)
     return Slots(number, number, words)
 
@@ -303,18 +309,6 @@ def _cluster_slots(runner: str, flags: Sequence[str]) -> tuple[int | None, str]:
     return workers, f"{workers} (--direct_num_workers)" if workers else f"as many as {runner} takes"
 
 
-def _local_slots(workers: int, device: str, gpus: int) -> Slots:
-    words = plural(workers, "process", "processes") + (" (--workers)" if workers > 1 else "")
-    if not device.startswith("cuda"):
-        return Slots(workers, workers, words)
-    there = 1 if ":" in device else max(gpus, 1)
-    if workers < there:
-        words += f" on {workers} of {there} GPUs; --workers {there} takes all"
-    else:
-        words += f" {'that share' if workers > there else 'on'} {plural(there, 'GPU')}"
-    return Slots(workers, min(workers, there), words)
-
-
 def _number(name: str, flags: Sequence[str]) -> int | None:
     text = _value(name, flags)
     return int(text) if text is not None and text.isdigit() and int(text) > 0 else None
@@ -339,7 +333,6 @@ def run_pipeline(
 
     Args:
         preload, device: as of `runner_flags`.
-        namespace: of the metrics to return.
         num_elements: units of work that it spreads.
     Returns:
         Beam's metrics, by name: numbers, and {"count", "sum", "min", "max"} of distributions. Committed values where

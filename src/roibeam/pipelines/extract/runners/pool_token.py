@@ -29,12 +29,8 @@ def new_token() -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file: one line of at least 16 ASCII letters without spaces.
-
-    Raises:
-        ValueError: naming the file, and never what is in it; also where other users may write to it.
-        OSError: if it cannot be read.
-    """
+    """The token in a file: one line of at least 16 ASCII letters without spaces. Raises ValueError naming the file, and
+    never what is in it; also where other users may write to it."""
     with open_regular_file(path) as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         token = file.read(2 * _MOST).strip()

@@ -44,7 +44,6 @@ def hang_up_for(worker_id: str, control: str) -> None:
     """Returns once the runner has met the worker and lost it, had met it before, or is gone itself.
 
     Args:
-        worker_id: as the runner calls it.
         control: "host:port" of the runner's control service.
     """
     hung_up = threading.Event()

@@ -41,10 +41,8 @@ class Beat:
     """Heartbeat of an attempt.
 
     Attributes:
-        shard: its number.
         records, failures: images done, with a record, and failed ones by reason.
         started_at, beaten_at: times of its start and of this heartbeat, Unix seconds by its own clock.
-        attempt, host: of the sender.
         stage: "extracting", or "uploading" once all images are done.
     """
 
@@ -203,7 +201,26 @@ class ProgressView:
     def read(self) -> ProgressState:
         """Progress from finished shards and the heartbeats of the others."""
         with self._lock:
-            return self._read()
+            there = self._folder.listing()
+            new = [name for name, number in self._names.items() if name in there and number not in self.finished]
+            for name, data in self._folder.read_many(new):
+                if data is None:
+                    continue
+                try:
+                    shard = _finished(ShardManifest.from_bytes(data, self._folder.where(name)))
+                except ValueError as error:
+                    log.debug("%s", error)  # the next run extracts it again
+                    continue
+                self.finished[self._names[name]] = shard
+            furthest: dict[int, Beat] = {}  # a shard may be tried twice at once
+            waiting = set(self._names.values()) - self.finished.keys()
+            self.heard_at = max((facts.written_at for facts in there.values()), default=0.0)
+            for beat in read_heartbeats(self._folder, there):
+                self.heard_at = max(self.heard_at, beat.beaten_at)
+                if beat.shard in waiting and (beat.shard not in furthest or furthest[beat.shard].images < beat.images):
+                    furthest[beat.shard] = beat
+            self.in_work = [furthest[number] for number in sorted(furthest)]
+            return standing_of(self.finished.values(), self.in_work)
 
     def begin(self) -> None:
         """Takes the shards that are finished now for those of earlier runs."""
@@ -213,28 +230,6 @@ class ProgressView:
     def new(self) -> list[FinishedShard]:
         """The shards finished since `begin`, as they were read last."""
         return [shard for shard in self.finished.values() if (shard.number, shard.attempt) not in self._earlier]
-
-    def _read(self) -> ProgressState:
-        there = self._folder.listing()
-        new = [name for name, number in self._names.items() if name in there and number not in self.finished]
-        for name, data in self._folder.read_many(new):
-            if data is None:
-                continue
-            try:
-                shard = _finished(ShardManifest.from_bytes(data, self._folder.where(name)))
-            except ValueError as error:
-                log.debug("%s", error)  # the next run extracts it again
-                continue
-            self.finished[self._names[name]] = shard
-        furthest: dict[int, Beat] = {}  # a shard may be tried twice at once
-        waiting = set(self._names.values()) - self.finished.keys()
-        self.heard_at = max((facts.written_at for facts in there.values()), default=0.0)
-        for beat in read_heartbeats(self._folder, there):
-            self.heard_at = max(self.heard_at, beat.beaten_at)
-            if beat.shard in waiting and (beat.shard not in furthest or furthest[beat.shard].images < beat.images):
-                furthest[beat.shard] = beat
-        self.in_work = [furthest[number] for number in sorted(furthest)]
-        return standing_of(self.finished.values(), self.in_work)
 
 
 def _finished(manifest: ShardManifest) -> FinishedShard:

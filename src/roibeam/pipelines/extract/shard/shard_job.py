@@ -265,7 +265,6 @@ class ShardMeter:
     """Measurements of a shard's extraction, besides its result; filled while it runs.
 
     Attributes:
-        times: of each image.
         failures: images that gave no record.
         num_regions, num_bytes: of the written records, and of their file.
         num_copied: records that were kept of an earlier attempt; they are in no time.
@@ -389,11 +388,8 @@ def _write_data(
 def extract_members(
     job: ExtractJob, members: Sequence[ImageRef], times: StageTimes | None = None
 ) -> Iterator[RegionRecord | Failure]:
-    """One outcome for each image, in the order given, by the detector of this process.
-
-    Raises:
-        SourceGoneError: when the whole image folder is gone or empty.
-    """
+    """One outcome for each image, in the order given, by the detector of this process. Raises SourceGoneError when the
+    whole image folder is gone or empty."""
     return extract_regions(
         members,
         shared_detector(job.detector),

@@ -59,11 +59,8 @@ _STORE_FILE = (
 
 
 def check_output_folder(folder: OutputFolder) -> Plan | None:
-    """The plan of the store; None where there is none yet.
-
-    Raises:
-        ValueError: when the folder cannot become or continue a store: other things are in it.
-    """
+    """The plan of the store; None where there is none yet. Raises ValueError when the folder cannot become or continue
+    a store: other things are in it."""
     try:
         str(folder).encode("utf-8")
     except UnicodeEncodeError:
@@ -483,11 +480,7 @@ def _extraction(summary: dict[str, Any]) -> dict[str, Any] | None:
 def run_summary(
     store: str, plan: Plan, end: RunEnd, new: Collection[FinishedShard], finished: Collection[FinishedShard]
 ) -> dict[str, Any]:
-    """Content of run_summary.json; docs/stores.md describes its fields.
-
-    Args:
-        new: of the finished shards, those of this run.
-    """
+    """Content of run_summary.json; docs/stores.md describes its fields."""
     seconds = end.ended - end.started
     this_run = _counts(new)
     copied = sum(shard.copied for shard in new)

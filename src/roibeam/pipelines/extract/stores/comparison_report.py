@@ -103,7 +103,14 @@ def comparison_html(
     yield f'<table class="summary">{body}</table>\n'
     for note in found.notes:
         yield f'<p class="quiet remark">{escaped(_short(note), 2000)}</p>\n'
-    yield from _bad_entries(found)
+    for side in (found.left, found.right):
+        if not side.bad_entries:
+            continue
+        total = sum(side.bad_entries.values())
+        yield f"<section><h2>Entries that cannot be used <small>{total:,} of {escaped(side.name)}</small></h2>\n<ul>"
+        for entry in side.first_bad_entries:
+            yield f'<li class="id"><bdi>{escaped(entry, 400)}</bdi></li>'
+        yield "</ul></section>\n"
     yield from _pictures(found, pictures)
     yield PAGE_END
 
@@ -122,17 +129,6 @@ def _verdict(found: StoreComparison) -> Iterator[str]:
         return
     items = "".join(f"<li>{escaped(_short(difference), 400)}</li>" for difference in found.differences)
     yield f'<div class="note"><b>They differ.</b><ul>{items}</ul></div>\n'
-
-
-def _bad_entries(found: StoreComparison) -> Iterator[str]:
-    for side in (found.left, found.right):
-        if not side.bad_entries:
-            continue
-        total = sum(side.bad_entries.values())
-        yield f"<section><h2>Entries that cannot be used <small>{total:,} of {escaped(side.name)}</small></h2>\n<ul>"
-        for entry in side.first_bad_entries:
-            yield f'<li class="id"><bdi>{escaped(entry, 400)}</bdi></li>'
-        yield "</ul></section>\n"
 
 
 def _pictures(found: StoreComparison, pictures: Sequence[ComparedImage]) -> Iterator[str]:

@@ -57,7 +57,6 @@ class ShardState:
     """One shard that is damaged or holds dead letters.
 
     Attributes:
-        number: of the shard.
         planned: its entry in the plan; None in a store without a plan.
         manifest: its own; where that is lost, rebuilt from other files; None where it was never finished.
         is_readable: whether `manifest` leads to records, of which those that are not `broken` are whole.
@@ -97,7 +96,6 @@ class StoreDamage:
     """Damage of a store. Memory: about 100 bytes for each broken or missing image, and the dead letters.
 
     Attributes:
-        manifest: of the store.
         plan: None for a store that was imported or copied.
         shards: those that are damaged or hold dead letters, by number.
         is_stale: whether the store manifest must be written again, since a shard has a newer attempt than it lists, or
@@ -382,7 +380,6 @@ def check_store(
 ) -> list[Problem]:
     """
     Args:
-        store: its folder, or its URL.
         deep: also read every record, every row of captions and labels, and every line of the plan.
         shards: those that `deep` reads, "<first>-<last>" or "<first>-"; None for all.
         scratch: where one shard of a URL lies while it is read; None for the machine's temporary folder.

@@ -152,13 +152,11 @@ class CopySummary:
     """Result of a copy.
 
     Attributes:
-        manifest: of the new store.
         failures: reason -> records that could not be copied; they are dead letters, beside those of the sources.
         num_repeats: records left out because an earlier source has the same.
         num_kept_shards: written by an earlier run of this copy.
         num_missing: ids of the list that no source has.
         is_without: whether the list named the images to leave out; missing ones are no failure then.
-        first_missing: the first few of them.
         seconds: wall time.
     """
 
@@ -210,7 +208,6 @@ class CopyOptions:
     """Options of a copy.
 
     Attributes:
-        change: of the records.
         vocab: names of classes and attributes for stores that have bare ids, see `read_vocabulary`; None adds none.
         selection: of the images; None for all.
         shard_size: entries per shard, at most.
@@ -247,7 +244,6 @@ def copy_store(
     Raises:
         ValueError: when sources do not belong together, a record is damaged (naming it), or `out` holds anything but
             a part of this copy.
-        OSError: when a source cannot be read or `out` not be written.
     """
     start = time.monotonic()
     options = options or CopyOptions()

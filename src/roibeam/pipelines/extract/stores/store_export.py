@@ -48,7 +48,6 @@ class ExportSummary:
     Attributes:
         left_out: field -> records that have it and whose file has no place for it.
         without_classes: the store has none, so class ids and scores in the file, if any, are zeros.
-        report: on the file.
         read_back: the comparison with the store.
         seconds: wall time.
     """

@@ -19,7 +19,6 @@ _PERFECT = re.compile(f"toyworld-perfect-noise{_NUMBER}-missed{_NUMBER}-doubled{
 
 
 def read_manifest(store: str) -> StoreManifest:
-    """Reads the manifest of a store in a folder or at a URL."""
     if "://" in store:
         folder = output_folder(store)
         return StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
@@ -28,17 +27,12 @@ def read_manifest(store: str) -> StoreManifest:
 
 
 def data_bytes(manifest: StoreManifest) -> int:
-    """Bytes of all data files."""
     return sum(shard.data_bytes for shard in manifest.shards)
 
 
 def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None) -> dict[str, str]:
     """Counts, sizes, and meaning of the features: a name and a text each, in the order to be displayed. Unknown facts
-    are left out.
-
-    Args:
-        unfinished: the run of the store that has not finished.
-    """
+    are left out."""
     num_bytes = data_bytes(manifest)
     config, space = manifest.config, manifest.fingerprint.feature_space
     warning = warning_of_store(manifest)

@@ -16,7 +16,7 @@ from roibeam.features.exchange.formats import FeatureFile, format_named, format_
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.folders.local_folder import output_folder
-from roibeam.features.record.fingerprint import Fingerprint, imported_fingerprint
+from roibeam.features.record.fingerprint import imported_fingerprint
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.writing.partial_store import SequenceStore, work_folder
 from roibeam.messages import plural
@@ -39,8 +39,6 @@ class ImportSummary:
 
     Attributes:
         format: name of the source's format.
-        manifest: of the store.
-        report: on the source.
         failures: reason -> entries that could not be used; they are the store's dead letters.
         num_repeats: entries left out because an earlier one has the same for their image.
         seconds: wall time.
@@ -82,7 +80,6 @@ def import_features(
             a scratch folder first.
         format_name: of it; None: it is recognised by its content.
         dtype: of the stored features; float16 is half the size, and a value over 65504 makes a dead letter in it.
-        shard_size: entries per shard.
         num_classes: foreground classes of the detector, for a file that has class ids without their number; None:
             unknown, or the file's number.
         vocab: in place of that, the names of its classes and attributes, see `read_vocabulary`.
@@ -94,7 +91,6 @@ def import_features(
     Raises:
         ValueError: when `source` is no such file, `out` holds anything but a part of this import, or the file does not
             fit `num_classes` or `vocab`; when its numbers look as if they were to be read in another way.
-        OSError: when `out` cannot be written.
     """
     start = time.monotonic()
     if dtype not in IMPORT_DTYPES:
@@ -152,7 +148,12 @@ def _imported(
     details |= {} if classes.number is None else {"num_classes": classes.number}
     fingerprint = imported_fingerprint(name, details)
     report = CheckReport(file.layout, file.details)
-    plan = _plan_digest(fingerprint, files, shard_size, classes.names.digest)
+    # The same for two runs exactly when they write the same store, if files that change get another time.
+    parts = [
+        files.location, files.num_bytes, files.changed_ns, fingerprint.feature_space, fingerprint.details, shard_size
+    ]  # fmt: skip
+    parts += [] if classes.names.digest is None else [classes.names.digest]
+    plan = hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
     written = SequenceStore(
         folder,
         work,
@@ -182,16 +183,3 @@ def _imported(
         attributes=classes.names.attributes,
     )
     return published, report, written
-
-
-def _plan_digest(fingerprint: Fingerprint, files: TemporaryCopies, shard_size: int, names: str | None) -> str:
-    """The same for two runs exactly when they write the same store, if files that change get another time.
-
-    Args:
-        names: digest of those of classes and attributes; None without.
-    """
-    parts = [
-        files.location, files.num_bytes, files.changed_ns, fingerprint.feature_space, fingerprint.details, shard_size
-    ]  # fmt: skip
-    parts += [] if names is None else [names]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()

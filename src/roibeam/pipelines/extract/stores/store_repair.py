@@ -72,7 +72,6 @@ class RepairSummary:
     """Result of a repair.
 
     Attributes:
-        manifest: of the store now.
         num_shards: written anew, those of an earlier, killed repair included.
         num_extracted: images that the detector ran on.
         num_copied: records copied from the old attempts.
@@ -111,7 +110,6 @@ def repair_store(
         ValueError: before anything is written, when the store has no plan, when the detector that its configuration
             names now gives other features than it holds, or when the photos are not there. Before anything is
             published, when a photo is not the one that a broken record was made of.
-        OSError: if the store cannot be written.
     """
     start = time.monotonic()
     store = output_folder(place if is_at_url(place) else Path(place).absolute(), scratch)
@@ -341,7 +339,6 @@ def _advice(store: StoreLocation, damage: StoreDamage) -> str:
 
 
 def repair_json(store: StoreLocation, summary: RepairSummary) -> dict[str, Any]:
-    """Result of a repair as JSON."""
     return {
         "store": str(store),
         "shards": summary.num_shards,

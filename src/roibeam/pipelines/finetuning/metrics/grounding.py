@@ -41,7 +41,6 @@ class GroundingRule:
     Attributes:
         merged: the chain's boxes count as the one around them.
         plus_one: a box has one pixel more than its corners are apart, as in the authors' Matlab code.
-        words: for people.
     """
 
     merged: bool
@@ -63,7 +62,6 @@ class GroundedPhrase:
     """One phrase that is counted.
 
     Attributes:
-        image: of the phrase.
         types: such as "people"; it counts once in each.
         covering: (P,) bool, of the proposals, the best first.
     """
@@ -172,7 +170,6 @@ def judged_phrases(
 
     Args:
         predictions: as the file has them.
-        where: the file, for errors.
     Raises:
         ValueError: for a caption without predictions, or with those of more or fewer phrases than it has.
     """

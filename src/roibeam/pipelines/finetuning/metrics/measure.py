@@ -225,7 +225,6 @@ def check_row_ids(
     """Compares the ids of a file's rows with those that it must have.
 
     Args:
-        source: the file, for the error.
         expected: once each; None for any, so that only doubled ids are refused.
         unit: what an id is of, in the singular, such as "question".
     Raises:
@@ -293,8 +292,6 @@ class OpenTask:
     Attributes:
         metric: the metric and the source of its rule, for the card.
         rules: the effect of the chosen rules, for the card.
-        files: with labels.
-        rows: of a result file.
         read: a result file -> its rows; raises ValueError for its faults.
         score: such rows -> measures.
         read_whole: `read` for a file that is to be complete; None for `read`.
@@ -317,7 +314,6 @@ class OpenTask:
         (self.read_whole or self.read)(results)
 
     def measures(self, results: str) -> Measures:
-        """Scores a result file."""
         return self.score(self.read(results))
 
 

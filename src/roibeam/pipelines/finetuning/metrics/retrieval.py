@@ -115,8 +115,6 @@ class PairScores:
     """
     Attributes:
         scores: (captions, images of the widest fold) float32, on disk.
-        captions, images: ids.
-        folds: parts of the images.
     """
 
     scores: np.ndarray
@@ -208,7 +206,6 @@ def checked_scores(path: Path, captions: Sequence[str], images: Sequence[str], *
     """The scores of a split, or of some of its images with all of their captions.
 
     Args:
-        captions, images: ids of the split.
         subset: whether some images will do.
     """
     found = read_pair_scores(path)

@@ -44,7 +44,6 @@ class StepRate(NamedTuple):
     """One row of BENCHMARKS.md, "Fine-tuning steps on a GPU".
 
     Attributes:
-        task, system: by name.
         model: a pre-training recipe whose model has the measured size.
         end_to_end: whether from photos; else on stored features.
         questions_per_second: median of the rounds.
@@ -71,8 +70,6 @@ class GpuHours(NamedTuple):
 
     Attributes:
         hours: on one card.
-        card: of the measured rate.
-        questions: of an epoch.
         questions_per_second: the rate.
     """
 

@@ -11,9 +11,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
-from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
-from roibeam.pipelines.training.step_policies import CORRECT, STEP_RULES, PublishedSchedule, StepRule, UpdatesApart
+from roibeam.pipelines.training.step_policies import (
+    CORRECT,
+    STEP_RULES,
+    PublishedRun,
+    PublishedSchedule,
+    StepRule,
+    UpdatesApart,
+)
 
 LABELS_OPEN = (
     "The release has a label file of its own; here the majority answers, in the order of their questions: "
@@ -83,76 +89,44 @@ STARTS = (PRETRAINED, BERT, NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecipe:
+class TaskRecipe(PublishedRun):
     """One published run.
 
     Attributes:
-        summary: for people, one line.
-        source: paper section, or file of the released code, that the settings are from.
-        task, system: by name.
         model: the pre-training recipe whose model it has.
         start: the model "pre-trained"; or new with the weights of a "bert", or with "nothing", as rows without
             pre-training have it.
         model_fields: of a new model's configuration, beside its size, "base" of `TaskSystem.sizes`.
-        features: of the images; None for a task of texts alone.
-        options: of the task.
-        layout: of the rows.
         head, head_start: kind and start of `HeadOptions`.
-        settings: fields of `TrainConfig` beside steps, rate and warm-up, by which steps are right.
+        settings: by which steps are right.
         accidents: the fields by which the release's steps are not, see training/step_policies.py; empty where the
             source is a paper alone.
         updates_apart: rule by which its release updates each of several problems apart; None for one update of all.
-        learning_rate: peak, for the whole batch.
-        batch_size: groups of a step over all processes.
-        epochs: over the groups.
-        warmup: steps, or below 1 the share of all steps.
         decays_at: shares of all steps after which the rate falls, for the schedule "steps".
-        end_to_end: whether features were made of photos in every step, through the detector's network, whose unfrozen
-            parts were trained along.
-        detector: of such a run, the preset of its network; "" for the usual one.
-        encoder: of such a run, fields of `EncoderOptions`.
-        photos: of such a run, fields of `PhotoRequest`.
-        photo_options: of such a run, fields of `options` that runs on stored features have no place for.
+        photo_options: of a run from photos, fields of `options` that runs on stored features have no place for.
         edges: of its photos, short and long edge, pixels; () for those of the encoder.
         judged_by: measure of the evaluations that the run is judged by, for the rule "release-plateau", and `patience`.
         patience: epochs in a row without a better one, after which the run ends, and the best one counts; 0 trains all
             of them, and the last one counts.
         in_turn_with: the recipe of the other task that the same model learned in turn with this one; "" for none.
-        figures: what was printed for it, of paper_figures.csv.
-        left_open: open and contradictory points of the source, and the choice made here.
     """
 
-    summary: str
-    source: str
     task: str
-    system: str
     model: str
-    features: Features | None
     options: Any
-    learning_rate: float
-    batch_size: int
-    epochs: float
-    warmup: float
     start: str = PRETRAINED
     model_fields: Mapping[str, Any] = field(default_factory=dict)
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     head: str = "ours"
     head_start: str = "drawn"
-    settings: Mapping[str, Any] = field(default_factory=dict)
     accidents: Mapping[str, Any] = field(default_factory=dict)
     updates_apart: UpdatesApart | None = None
     decays_at: tuple[float, ...] = ()
-    end_to_end: bool = False
-    detector: str = ""
-    encoder: Mapping[str, Any] = field(default_factory=dict)
-    photos: Mapping[str, Any] = field(default_factory=dict)
     photo_options: Mapping[str, Any] = field(default_factory=dict)
     edges: tuple[int, ...] = ()
     judged_by: str = ""
     patience: int = 0
     in_turn_with: str = ""
-    figures: tuple[PaperFigure, ...] = ()
-    left_open: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> int:
@@ -203,21 +177,6 @@ class TaskRecipe:
             return 1
         return apart.problems if _has(options, {**apart.where, **apart.fields}) else 1
 
-    def at_once(self, processes: int, *, most: int = 32) -> int:
-        """Default number of groups that each process takes at once: the most that divide the batch."""
-        fitting = [count for count in range(1, most + 1) if self.batch_size % (count * processes) == 0]
-        return max(fitting, default=most)
-
-    def accumulation(self, batch_size: int, processes: int) -> int:
-        """Micro-batches of a step. Raises ValueError when the published batch is no multiple of what the processes take
-        at once."""
-        if self.batch_size % (batch_size * processes):
-            raise ValueError(
-                f"this recipe's batch of {self.batch_size} is no multiple of {batch_size} on {processes} processes; "
-                f"choose another --batch-size"
-            )
-        return self.batch_size // (batch_size * processes)
-
     def start_notes(self, *, pretrained: bool, from_bert: bool, end_to_end: bool, alone: bool) -> tuple[str, ...]:
         """Notes on differences between the start of a run and that of the published one.
 
@@ -245,9 +204,7 @@ class ModelRow(NamedTuple):
 
     Attributes:
         name: of its recipes, behind the task's; "" for the first row.
-        words: for the summary.
         model, start: of `TaskRecipe`.
-        printed: its name in the table.
     """
 
     name: str
@@ -261,7 +218,6 @@ class ModelRow(NamedTuple):
         return f"{recipe}-{self.name}" if recipe and self.name else recipe
 
     def of(self, recipe: TaskRecipe, figures: tuple[PaperFigure, ...], **changes: Any) -> TaskRecipe:
-        """The run of a recipe from the model of this row."""
         return replace(
             recipe,
             summary=f"{recipe.summary}; {self.words}" if self.words else recipe.summary,

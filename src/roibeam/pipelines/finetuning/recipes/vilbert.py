@@ -100,7 +100,6 @@ def vcr_run(problem: str, name: str, system: str, read: str, **fields: Any) -> T
     Args:
         name: of the recipe of both problems.
         read: what a choice's number is made from, for the summary.
-        fields: the others of the recipe.
     """
     pieces = 60 if problem != RATIONALE else 80
     other = {ANSWER: RATIONALE, RATIONALE: ANSWER}.get(problem, "")

@@ -51,7 +51,7 @@ def need_encoder(request: EncoderRequest, named: NamedFiles) -> None:
 
 @dataclass(frozen=True)
 class PhotoRequest:
-    """Options of batches from photos.
+    """Options of batches from photos. Raises ValueError naming the field.
 
     Attributes:
         flip: whether every other photo of training, by chance, is mirrored left to right, its boxes with it, and its
@@ -61,10 +61,6 @@ class PhotoRequest:
         outlines: whether regions count inside the outlines of their objects alone, where a task has some (VCR).
         aspect_buckets: whether photos of nearly the same shape come together, so that batches need little padding
             (VL-BERT on RefCOCO+).
-        read_ahead: threads that read and resize photos.
-
-    Raises:
-        ValueError: naming the field.
     """
 
     flip: bool = True

@@ -26,7 +26,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
 from roibeam.pipelines.common.compute import is_main_process
 from roibeam.pipelines.common.console.progress import waiting
-from roibeam.pipelines.common.statistics.verdict import Figure, Judged, judged_line
+from roibeam.pipelines.common.statistics.verdict import Judged, judged_line
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.finetuning.rows import TaskGroup
@@ -72,7 +72,7 @@ from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.training.encoder_change import EncoderChange
-from roibeam.pipelines.training.hooks import TrainResult
+from roibeam.pipelines.training.hooks import RunResult, TrainResult, write_results
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.model_files.provenance import (
     check_feature_space,
@@ -86,10 +86,9 @@ from roibeam.pipelines.training.model_files.tokenizer import (
     load_tokenizer,
     unknown_notes,
 )
-from roibeam.pipelines.training.run_folder.files import checkpoint_step, latest_checkpoint
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
-from roibeam.pipelines.training.run_folder.report_page import write_training_page
-from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary, write_summary
+from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary
 from roibeam.pipelines.training.run_folder.training_data import write_trained_images
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -101,37 +100,21 @@ _QUESTION = (
 )
 
 
-@dataclass(frozen=True)
-class FinetuneResult:
+@dataclass(frozen=True, kw_only=True)
+class FinetuneResult(RunResult):
     """
     Attributes:
-        run_dir: the run folder.
-        training: where the loop ended.
         figures: the task's measures on the validation split, 0..1, at the end, or of the best checkpoint by
             `train.best_by`, each beside chance; empty where nothing was judged.
-        evaluated_step: step of these measures.
         last_evaluation: measures at the end.
         main: name of the main one; "" for none.
         asked: number of evaluated groups.
-        notes: on what was left out, and on validation images that the start was trained on.
-        encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py;
-            None on stored features, and in other processes than the main one.
     """
 
-    run_dir: Path
-    training: TrainResult
-    figures: tuple[Figure, ...]
     evaluated_step: int
     last_evaluation: Mapping[str, float | None]
     main: str
     asked: int
-    notes: tuple[str, ...]
-    encoder: Mapping[str, Any] | None = None
-
-    @property
-    def evaluation(self) -> dict[str, float | None]:
-        """The value of each figure, by name; None where there was nothing to measure."""
-        return {figure.name: figure.value for figure in self.figures}
 
     @property
     def is_of_best(self) -> bool:
@@ -139,21 +122,12 @@ class FinetuneResult:
         return self.training.best is not None
 
     def to_json(self) -> dict[str, Any]:
-        """The result as plain data."""
         return {
-            "run": str(self.run_dir),
-            "checkpoint": str(self.training.checkpoint),
-            "step": self.training.step,
-            "seconds": round(self.training.seconds, 1),
-            "evaluation": self.evaluation,
-            "figures": [figure.to_json() for figure in self.figures],
+            **super().to_json(),
             "evaluated_step": self.evaluated_step,
             "last_evaluation": dict(self.last_evaluation),
             "main": self.main,
             "evaluated_on": self.asked,
-            "last": self.training.last,
-            "notes": list(self.notes),
-            "encoder": self.encoder,
         }
 
 
@@ -288,7 +262,6 @@ class _Run:
         """Trains.
 
         Args:
-            notes: on the data, which were logged.
             unknown: of `tokenizer`.
         """
         request, config, task, data = self.request, self.config, self.task, self.data
@@ -343,11 +316,7 @@ class _Run:
         if evaluation is None:
             with waiting("evaluating"):
                 evaluation = trained.evaluate()
-        encoder = None
-        if moved is not None:
-            encoder = moved.after()
-            best = None if result.best is None else checkpoint_step(result.best)
-            write_training_page(request.out, best_step=best, ended_early=result.ended_early)
+        encoder = None if moved is None else moved.after()
         return replace(_result(request.out, result, evaluation, len(judged), notes), encoder=encoder)
 
     def _validation_plan(self) -> tuple[TrainConfig, Sequence[TaskGroup]]:
@@ -506,12 +475,10 @@ def _result(run_dir: Path, training: TrainResult, last: Judged, evaluated: int, 
         kept = zip(judged_line(best, last).figures, last.figures, strict=True)
         # All evaluations have the same groups, so that chance, which old lines lack, is that of the last.
         figures = tuple(replace(figure, chance=each.chance, items=each.items) for figure, each in kept)
-    if figures and is_main_process():
+    if is_main_process() and training.last:
         words = f"{evaluated:,} of the validation split" + (f", the best checkpoint, step {step:,}" if best else "")
         summary = TrainingSummary.of_figures(figures, system="", asked=words, held_out=True, question=_QUESTION)
-        write_summary(run_dir, summary)
-        best_step = None if training.best is None else checkpoint_step(training.best)
-        write_training_page(run_dir, best_step=best_step, ended_early=training.ended_early)
+        write_results(run_dir, training, summary if figures else None)
     return FinetuneResult(
         run_dir=run_dir,
         training=training,

@@ -301,7 +301,6 @@ def evaluation_interval(steps: int, step_groups: int, evaluated: int) -> int:
 
     Args:
         steps: of the run; step_groups: groups of a step.
-        evaluated: groups of an evaluation.
     """
     most = max(EVALUATED_SHARE * steps * step_groups, ALWAYS_EVALUATED)
     points = min(POINTS, max(1, int(most / max(evaluated, 1))))
@@ -312,7 +311,6 @@ def evaluation_words(config: TrainConfig, step_groups: int, evaluated: int, of: 
     """Log line on the evaluations of a run, with a hint to evaluate less where they cost much.
 
     Args:
-        step_groups: groups of a step.
         evaluated, of: groups of an evaluation, of the whole split.
     """
     every, pause = config.evaluate_every, plural(config.evaluate_every, "step")

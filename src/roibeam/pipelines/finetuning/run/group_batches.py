@@ -81,7 +81,6 @@ class TaskBatch:
         inputs: the rows of all groups, one after the other.
         group_sizes: how many rows of the task each group has; a row may take several of `inputs`.
         targets: (G, A) float or (G,) long, by the task's loss; of regions (G, R) float. None without labels.
-        ids: of the groups.
         images: the photos of a run through the region encoder; None on stored features.
         placed_boxes: (I, R, 4) float, boxes as they are in those photos: clipped to them, mirrored where these are;
             those of `inputs` are as the store or the task has them. None on stored features.
@@ -125,7 +124,6 @@ class GroupBatches:
 
     Args:
         config: of the pre-trained model, whatever head it has.
-        output: of each row.
         store: of every image of every group, under the group's own name for it, or its records by that name;
             None for texts alone.
         task: gives the input regions, the cuts of texts and the auxiliary targets; None leaves all of that to the
@@ -220,12 +218,10 @@ class GroupBatches:
 
     def notes_of_cuts(self, groups: Iterable[TaskGroup], what: str) -> list[str]:
         """Notes on texts that are longer than a row and are cut, also on cut words of phrases, words that name a box,
-        and [MASK].
+        and [MASK]. Raises ValueError naming a group whose text a task that cuts texts itself cannot cut.
 
         Args:
             what: the groups are, such as "training".
-        Raises:
-            ValueError: naming a group whose text a task that cuts texts itself cannot cut.
         """
         cut = [(lengths, group) for group in groups if (lengths := self._lengths_if_cut(group)) is not None]
         if not cut:

@@ -21,7 +21,6 @@ from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.extraction.region_encoder import RegionEncoder, place_boxes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import plural
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.pipelines.common.locations import parse_location
@@ -55,7 +54,6 @@ class RegionChoice:
         """An image of a group with its input regions, boxes as they are in the photo.
 
         Args:
-            record: of the image.
             from_photos: whether features are made of the photo, at whatever boxes the task gives.
         """
         given, whole = group.boxes[number] if len(group.boxes) else None, None
@@ -123,7 +121,6 @@ class ImageInput:
     """An image of a group.
 
     Attributes:
-        record: of the image.
         regions: (R,) int64, numbers of the record's regions that are inputs, in their order.
         named: number of a box, as words name it -> its place among these; boxes that are no inputs are left out.
         num_boxes: number of boxes that words may name.
@@ -240,15 +237,12 @@ Outlines = Callable[[str, RegionRecord, int], np.ndarray]
 
 
 class GroupPhotos:
-    """The photos of a run.
+    """The photos of a run. Raises ValueError when a photo is missing, or the place of photos is unknown.
 
     Args:
         image_ids: of all groups, as in the store.
         folder: of the photos; None for the places that the store records.
-        encoder: of the photos.
         outlines: of the task's objects; None for a task without.
-    Raises:
-        ValueError: when a photo is missing, or the place of photos is unknown.
     """
 
     def __init__(
@@ -263,13 +257,7 @@ class GroupPhotos:
         outlines: Outlines | None = None,
     ) -> None:
         ids = list(image_ids)
-        self._store, self._photos = store, RecordPhotos(store, ids, folder)
-        if missing := self._photos.missing():
-            image_id, why = next(iter(missing.items()))
-            raise ValueError(
-                f"{plural(len(missing), 'image')} of {len(ids):,} without a photo, such as {image_id!r}: {why}; name "
-                f"their folder with --photos"
-            )
+        self._store, self._photos = store, RecordPhotos.of_all(store, ids, folder)
         # Looked up at once: processes that make batches ahead cannot share the table.
         self._locations = {image_id: self._photos.place(image_id, (0, 0)).location for image_id in ids}
         self._config, self._conventions, self._mask_cells = encoder.config, encoder.conventions, encoder.mask_cells
@@ -315,7 +303,10 @@ class GroupPhotos:
         """Starts reading a photo in a thread, whose regions are cut out."""
         record = image.record
         place = PhotoLocation(record.image_id, self._locations[record.image_id], (record.height, record.width))
-        return self._threads().submit(self._cut, place, image)
+        if self._pool is None:  # a process starts its threads with the first photo
+            self._pool = ThreadPoolExecutor(self._options.read_ahead, thread_name_prefix="photos")
+            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+        return self._pool.submit(self._cut, place, image)
 
     def collated(self, photos: Sequence[Future[PhotoInput]]) -> tuple[ImageBatch, Tensor]:
         """Pads photos to one batch; also (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
@@ -364,10 +355,3 @@ class GroupPhotos:
                 f"--set photos.outlines=false"
             )
         return self._outlines(location, image.record, self._mask_cells)[image.regions]
-
-    def _threads(self) -> ThreadPoolExecutor:
-        """Threads of this process, started with the first photo."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._options.read_ahead, thread_name_prefix="photos")
-            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
-        return self._pool

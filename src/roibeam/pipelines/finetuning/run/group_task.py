@@ -49,8 +49,6 @@ class GroupTask:
     """A `TrainTask`. A group is never split, neither over micro-batches nor over processes.
 
     Args:
-        network: of a system, with its head.
-        train: groups that are trained on, all with a target.
         validation: groups of evaluations, of the validation split; none for no evaluations.
         seed: of order, mirroring and hiding; several numbers for one of several problems.
     """
@@ -294,7 +292,6 @@ def predicted(
 def _predict_batch(
     model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, device: torch.device
 ) -> Iterator[Prediction]:
-    """Predictions of one batch."""
     if not groups:
         return
     batch = batches.batch(groups)

@@ -49,7 +49,6 @@ Targets = Callable[[Sequence[TaskGroup], VLBatch, int], Tensor]
 class TaskLoss:
     """
     Attributes:
-        targets: of groups that all have labels.
         term: scores (G, N), targets, and which of the scores are real (G, N) bool -> the loss.
         count: targets and which are real -> the count that its mean is taken over, known before the model runs.
         metric: name of the figure of training rows that is logged beside the loss.

@@ -64,7 +64,6 @@ def started_network(
         model: of the system, with its pre-training heads, which are not trained.
         head: one of `HEAD_KINDS`.
         source: where the model came from, for people.
-        beside: auxiliary targets.
         num_input_classes: classes of regions, as inputs of the model; 0 for none.
         grounding: one of `GROUNDINGS`.
     Raises:

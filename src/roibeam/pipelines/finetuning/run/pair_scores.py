@@ -121,10 +121,8 @@ def score_block(
     """(C, I) scores of all pairs, on the CPU.
 
     Args:
-        texts, images: as the scorer read them.
         num: C and I.
         at_once: pairs in one call.
-        device: where model and what it read are.
     """
     found = []
     for rows, columns in _tiles(*num, at_once):
@@ -157,8 +155,6 @@ class Part:
     """Texts of a fold that are scored together.
 
     Attributes:
-        fold: its number.
-        texts: groups whose text each is.
         rows: for each text the rows of the scores that it fills: captions that are read alike.
     """
 
@@ -171,7 +167,6 @@ class Part:
 class PairPlan:
     """
     Attributes:
-        parts: of all folds.
         images: of each fold a group for each image, by the number of regions.
         columns: of each fold the column of each of these.
     """
@@ -218,8 +213,6 @@ class PairParts:
 
     Args:
         at_once: pairs in one call of the model.
-        out: the file of all scores.
-        digest: of the weights and the request.
     """
 
     def __init__(

@@ -96,10 +96,7 @@ def write_retrieval_page(
 
     Args:
         groups: image id of the scores -> a group whose first image is its id in the store.
-        texts: of the captions.
-        measures: of the scores.
         facts: of the card, name and value.
-        remarks: what a reader must not miss.
     """
     numbers = retrieval_numbers(scores)
     summary = (
@@ -155,7 +152,6 @@ def _image(fold: FoldPairs, place: int) -> int:
 
 
 def _one_per_image(numbers: Sequence[int], image_of: Sequence[int]) -> list[int]:
-    """The first number of each image."""
     return list({image_of[number]: number for number in reversed(numbers)}.values())[::-1]
 
 
@@ -202,7 +198,10 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     """Scores every caption of a split with every image, and writes the file. Raises ValueError for a request that does
     not fit; the message names the command's option and what to do."""
     check_predict(request)
-    _check_pair_request(request)
+    if request.permute_images:
+        raise ValueError("--permute-images: retrieval scores every caption with every image already; leave it out")
+    if request.run_2 is not None:
+        raise ValueError("RUN_2: one run predicts the whole file of this task; leave it out")
     store_path = request.store
     if store_path is None:
         raise ValueError(STORE_MISSING)
@@ -254,14 +253,6 @@ def _image_name(group: TaskGroup) -> str:
     return str(group.facts["called"])
 
 
-def _check_pair_request(request: PredictRequest) -> None:
-    """Raises ValueError for options that pairs do not have."""
-    if request.permute_images:
-        raise ValueError("--permute-images: retrieval scores every caption with every image already; leave it out")
-    if request.run_2 is not None:
-        raise ValueError("RUN_2: one run predicts the whole file of this task; leave it out")
-
-
 def _joined(
     request: PredictRequest, trained: TrainedTask, store: FeatureStore
 ) -> tuple[list[TaskGroup], list[TaskGroup], list[str], SeenBefore]:
@@ -298,11 +289,7 @@ def _scored(
     digest: str,
     device: torch.device,
 ) -> int:
-    """Number of parts that this process made; the main one joins them.
-
-    Args:
-        digest: of the weights and the request.
-    """
+    """Number of parts that this process made; the main one joins them."""
     with waiting("laying out captions and images"):
         plan = plan_pairs(batches, captions, images, folds)
     logger.info(
@@ -338,12 +325,7 @@ def _write_card(
     facts: Mapping[str, Any],
     remarks: Sequence[str],
 ) -> None:
-    """Writes the card of the file, and the page if requested.
-
-    Args:
-        facts: of the model.
-        remarks: for the page.
-    """
+    """Writes the card of the file, and the page if requested."""
     scores = read_pair_scores(request.out)
     measures = retrieval_measures(scores)
     main = next(iter(measures.values()))

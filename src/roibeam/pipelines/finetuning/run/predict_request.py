@@ -32,11 +32,8 @@ STORE_MISSING = "--store is missing: it has the regions of the task's images; ro
 
 
 def checkpoints_of(request: PredictRequest) -> list[FoundModel]:
-    """The model of each run, in the folder of its checkpoint: the best by `train.best_by`, else the newest.
-
-    Raises:
-        ValueError: when a run is none of fine-tuning, or has no checkpoint yet.
-    """
+    """The model of each run, in the folder of its checkpoint: the best by `train.best_by`, else the newest. Raises
+    ValueError when a run is none of fine-tuning, or has no checkpoint yet."""
     return [task_checkpoint(run) for run in _runs(request)]
 
 

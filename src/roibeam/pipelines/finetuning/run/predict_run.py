@@ -85,12 +85,7 @@ from roibeam.version import __version__
 
 
 def model_facts(trained: TrainedTask, weights: str, seen: SeenBefore, precision: str) -> dict[str, Any]:
-    """Card facts of one model: its folder, training data and start, and the images of the split that it has seen.
-
-    Args:
-        weights: their digest.
-        precision: of the prediction.
-    """
+    """Card facts of one model: its folder, training data and start, and the images of the split that it has seen."""
     found = trained.found
     saved = saved_config(found.source.parent)
     described, recorded = saved["task"], saved["recorded"]
@@ -162,13 +157,9 @@ class PredictResult:
     """
     Attributes:
         out: result file; it is there in the main process alone, when the others may still be ending.
-        task: its name.
-        split: of the predicted rows.
         groups: questions, statements or expressions in it.
         judged, unjudged: those whose right answer is known, and the others; of phrase grounding, phrases.
         made: parts that this process made; the others were there, or are another's.
-        checkpoint: folder of the model.
-        notes: for people.
         page: the page; None for none.
         scores: the file of scores; None for none.
     """
@@ -191,7 +182,6 @@ class TrainedTask:
     """A fine-tuned model with the settings of its run.
 
     Attributes:
-        run: folder of the run.
         photos: how it reads photos; None for one on stored features.
     """
 
@@ -209,7 +199,6 @@ class TrainedTask:
         """
         Args:
             data: folder with the files of its task.
-            task_file: of a task of one's own.
         """
         check_model_sums(found.source)
         config = found.source.parent / "config.json"

@@ -94,7 +94,6 @@ def _choices(task: DownstreamTask, group: TaskGroup, prediction: Prediction) -> 
 def _labelled_problem(
     task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Prediction]], problem: str
 ) -> dict[str, Any]:
-    """Summary of the labelled groups of one problem."""
     known, given = [group for group, _ in pairs], [each for _, each in pairs]
     measures = task.judge(known, given)
     main = _main(measures)
@@ -137,7 +136,6 @@ def _phrases(task: DownstreamTask, group: TaskGroup, prediction: Prediction) -> 
 
 
 def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Joins the summaries of all parts to one."""
     found: dict[str, Any] = {**_NOTHING, "rows": {}}
     for part in parts:
         for name in part["measure"].split(_AND):
@@ -349,7 +347,6 @@ def write_prediction_page(
     """Writes the page, whole or not at all; it stays below 2 MB.
 
     Args:
-        title, summary: plain texts.
         parts_summary: of `joined_parts`.
         store: of the images, with the places of photos. None of a task of texts alone.
         facts: of the card, name and value.

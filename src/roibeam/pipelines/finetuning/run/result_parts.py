@@ -29,13 +29,8 @@ from roibeam.pipelines.training.processes import wait_for_files
 
 @contextmanager
 def result_lock(out: Path, *beside: Path | None) -> Iterator[None]:
-    """Holds the lock of a result file in the main process. In the end no parts of it are left, of any process.
-
-    Args:
-        beside: other files that are written with it.
-    Raises:
-        ValueError: where another call writes it.
-    """
+    """Holds the lock of a result file in the main process. In the end no parts of it are left, of any process. Raises
+    ValueError where another call writes it."""
     files = [out, *(file for file in beside if file is not None)]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +52,6 @@ def result_lock(out: Path, *beside: Path | None) -> Iterator[None]:
 class ResultParts:
     """
     Args:
-        out: the result file.
         digest: of the request, 12 hexadecimal digits.
         count: of parts; of N processes each makes every N-th one.
         has_array: whether parts have numbers.
@@ -70,7 +64,6 @@ class ResultParts:
 
     @property
     def arrays(self) -> list[Path]:
-        """The files of the numbers of all parts."""
         return [self._mark(number).with_suffix(".npy") for number in self._numbers]
 
     @contextmanager

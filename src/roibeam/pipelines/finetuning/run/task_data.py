@@ -52,7 +52,6 @@ class JoinedGroups:
         groups: those whose images are all there, with the ids that the store has.
         missing: different images that are not there, by the names that the task has.
         num_images: number of different images that the task names.
-        left_out: number of groups without one of their images.
         called: id in the store -> name in the task, of images with two names.
     """
 
@@ -73,7 +72,6 @@ class JoinedGroups:
         ]
 
     def without(self, image_ids: Iterable[str]) -> JoinedGroups:
-        """Drops the groups with one of these images."""
         dropped = set(image_ids)
         return replace(self, groups=[group for group in self.groups if not dropped & set(group.images)])
 
@@ -93,7 +91,6 @@ class StoreImages:
     def join(self, groups: Sequence[TaskGroup], what: str, *, min_match: float, hint: str = "") -> JoinedGroups:
         """
         Args:
-            what: the groups are, for people.
             min_match: least share of the images that the store must have, 0..1.
             hint: what else could be done, for the end of an error.
         Raises:
@@ -144,11 +141,7 @@ def check_ids(task: DownstreamTask, groups: Sequence[TaskGroup], what: str) -> N
 
 
 def check_labels(groups: Sequence[TaskGroup], has_label: Callable[[TaskGroup], bool], what: str, use: str) -> None:
-    """Raises ValueError for a group without a label in a split that is trained on, or judged.
-
-    Args:
-        use: what is done with the groups.
-    """
+    """Raises ValueError for a group without a label in a split that is trained on, or judged."""
     unlabelled = [group.id for group in groups if not has_label(group)]
     if unlabelled:
         raise ValueError(
@@ -161,7 +154,6 @@ class StorePair:
     """Records of both stores, by the ids of the first.
 
     Args:
-        store: of detected regions.
         annotated: of the task's boxes; its ids are found as those of captions are.
     Raises:
         ValueError: when features of the two mean different things.
@@ -343,11 +335,7 @@ def with_missing(groups: Sequence[TaskGroup], joined: JoinedGroups) -> tuple[lis
 class TaskData:
     """
     Attributes:
-        train: groups that are trained on.
-        train_files: sources of the training groups.
         validation: groups for evaluations; None for a task that judges nothing.
-        notes: for people.
-        names: of images.
     """
 
     train: JoinedGroups

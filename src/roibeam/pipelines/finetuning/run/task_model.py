@@ -43,12 +43,8 @@ class LoadedTaskModel:
 
     Attributes:
         model: in evaluation mode, on the CPU; it may be moved to another device.
-        tokenizer: of its texts.
         labels: of its answers; () of a task whose answer is a number.
-        task: name of its task.
         system: name of the pre-trained model's system.
-        num_texts, num_images: of a question.
-        source: folder of its weights.
     """
 
     def __init__(self, trained: TrainedTask, directly: QuestionRows, tokenizer: CaptionTokenizer) -> None:
@@ -110,7 +106,6 @@ class LoadedTaskModel:
         return answers
 
     def _checked_regions(self, texts: Sequence[Any], regions: Sequence[Any]) -> Sequence[Any]:
-        """Regions of each question."""
         if not self.num_images:
             if regions:
                 raise ValueError(f"{self.task} is a task of texts alone and shows no image; leave regions out")

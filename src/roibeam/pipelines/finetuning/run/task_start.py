@@ -57,9 +57,7 @@ _UNLIKE = ("transformers_version", "dropout", "initializer_range")  # of heads t
 class FirstTask:
     """
     Attributes:
-        name: of the task.
         form: its form and number of images; the head has the rest.
-        labels: digest of them.
         described: config.json of the model with its head.
         state: all of its parameters, without those of a region encoder.
         knows_images: whether the training images of its start are known.
@@ -170,11 +168,9 @@ _NOT_AS_DEEP = ("interbert",)
 class TaskStart:
     """
     Attributes:
-        system: of the model.
         found: the pre-trained model; None for new weights.
         first: the task that it has learned already; None for none.
         bert: start of new weights; None for none.
-        size: of a new model.
         fields: of a new model's configuration that differ from its size's.
     """
 

@@ -123,12 +123,10 @@ class Pieces:
 
 
 def lay_out(spans: Sequence[Span], max_pieces: int, cut: str) -> RowText:
-    """The spans one after the other, cut to `max_pieces`.
+    """The spans one after the other, cut to `max_pieces`. Raises ValueError when the special pieces alone are more.
 
     Args:
         cut: one of `CUTS` of options.py.
-    Raises:
-        ValueError: when the special pieces alone are more.
     """
     least = sum(len(span.ids) for span in spans if not span.is_text)
     if least > max_pieces:
@@ -173,7 +171,6 @@ def places_in_row(words: Sequence[int], whole: RowText, num_pieces: int, num_reg
 
     Args:
         whole: the text before it was cut.
-        num_pieces, num_regions: of the row.
     """
     places = places_of_phrases(words, whole)
     return [place if place < num_pieces + num_regions else num_pieces - 1 for place in places]
@@ -274,7 +271,6 @@ class TaskSystem:
         name: as `roibeam pretrain --system` has it.
         model_class: with the pre-training heads, as the start of a run is read.
         sizes: name -> function that makes the configuration of a new model.
-        text: the rules of its text.
         positions: configuration -> text pieces that the model takes.
         reads: by form the vector that a head reads, of `READS`, for LABEL and CHOICE.
         pair_reads: the same of a row with two images.

@@ -102,7 +102,6 @@ def label_task(
     """Task of a data set with one label for an image and a text, for the file of a task of one's own.
 
     Args:
-        name: for people.
         files: name of the official file of each split, the training split first.
         rows: such a file -> its rows.
         validation: the split that a run is judged on; None for none.

@@ -72,38 +72,35 @@ def glue_task(name: str) -> NamedTask:
 
     def open_task(folder: Path, options: GlueOptions, labels: Sequence[str] | None) -> DownstreamTask:
         check_extra(task.name)
-        return _opened(name, task, folder, options)
+
+        def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
+            return measures_of(task, _values(task, predictions), [group.facts["label"] for group in groups])
+
+        def words(predictions: Iterable[Prediction]) -> list[str]:
+            return [prediction_text(task, value) for value in _values(task, predictions)]
+
+        return DownstreamTask(
+            name=name,
+            form=LABEL,
+            loss="class" if task.labels else NUMBER_LOSS,
+            read=_reader(task, folder),
+            train="train",
+            validation=MISMATCHED if options.validation == _MISMATCHED else task.validation,
+            judge=judge,
+            answers=labelled_answers(words),
+            write=write_glue_results,
+            labels=task.labels,
+            num_images=0,
+            splits=tuple(task.rows),
+            right_words=lambda group: str(group.facts["label"]),
+            directly=QuestionRows(text_row, words, len(task.texts)),
+        )
 
     def check(options: GlueOptions) -> None:
         if options.validation == _MISMATCHED and MISMATCHED not in task.rows:
             raise ValueError(f"{name}.validation 'mismatched': MNLI alone has such a file; leave it at dev")
 
     return NamedTask(GlueOptions, open_task, check, reads_images=False)
-
-
-def _opened(name: str, task: GlueTask, folder: Path, options: GlueOptions) -> DownstreamTask:
-    def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
-        return measures_of(task, _values(task, predictions), [group.facts["label"] for group in groups])
-
-    def words(predictions: Iterable[Prediction]) -> list[str]:
-        return [prediction_text(task, value) for value in _values(task, predictions)]
-
-    return DownstreamTask(
-        name=name,
-        form=LABEL,
-        loss="class" if task.labels else NUMBER_LOSS,
-        read=_reader(task, folder),
-        train="train",
-        validation=MISMATCHED if options.validation == _MISMATCHED else task.validation,
-        judge=judge,
-        answers=labelled_answers(words),
-        write=write_glue_results,
-        labels=task.labels,
-        num_images=0,
-        splits=tuple(task.rows),
-        right_words=lambda group: str(group.facts["label"]),
-        directly=QuestionRows(text_row, words, len(task.texts)),
-    )
 
 
 def text_row(texts: Sequence[str]) -> TaskRow:
@@ -209,7 +206,6 @@ def _read(folder: Path, split: str, options: EntitiesOptions) -> TaskSplit:
 
 
 def entity_groups(images: Iterable[EntityImage], options: EntitiesOptions) -> Iterator[TaskGroup]:
-    """Groups of the captions with a phrase that counts."""
     for image in images:
         for (name, number), phrases in counted_phrases([image]).items():
             sentence = image.sentences[number]

@@ -74,9 +74,7 @@ def candidates_of(
     """Candidates of a photo.
 
     Args:
-        where: the photo, for errors.
         detected, annotated: (D, 4) and (A, 4), in the order of the input; either may be empty.
-        image_hw: of the photo, for the whole of it.
     Raises:
         ValueError: for a photo without a size where the whole of it is a candidate, or with too many boxes where they
             are not to be cut.
@@ -211,7 +209,6 @@ class ReferringOptions:
             raise ValueError(f"ReferringOptions: max_boxes must not be negative, got {self.max_boxes}")
 
     def target_of(self, split: str) -> str:
-        """The kind of target on a split."""
         return self.target if split == TRAIN else self.judged_target
 
 
@@ -219,7 +216,6 @@ class ReferringFiles(NamedTuple):
     """One of the data sets, read.
 
     Attributes:
-        sentences: of all splits.
         instances: all objects and the sizes of photos.
         detections: by the number of the photo, x, y, width, height; None where they are not needed.
         notes: on rows of the files that cannot be used and are left out.

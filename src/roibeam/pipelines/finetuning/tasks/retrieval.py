@@ -67,7 +67,6 @@ class RandomDraws:
         return int(neighbours[int(self._generator.integers(len(neighbours)))])
 
     def caption(self, image: int, count: int) -> int:
-        """One of the captions of an image."""
         return int(self._generator.integers(count))
 
 

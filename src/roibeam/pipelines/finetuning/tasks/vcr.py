@@ -459,7 +459,6 @@ def write_vcr_entries(
 
 
 def _groups(path: Path, options: VcrOptions, split: str) -> list[TaskGroup]:
-    """Groups of one problem."""
     groups = list(read_vcr_groups(str(path), options, labelled=True))
     if options.problem == ANSWER or split == TRAIN:
         return groups

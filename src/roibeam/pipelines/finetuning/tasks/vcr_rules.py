@@ -95,11 +95,7 @@ class NamesInTurn(NameRule):
 class NamesDrawn(NameRule):
     """Draws names for all people of an image, anew for each context; two may have the same name.
 
-    Source: both ViLBERT releases (vcr_dataset.py). They draw once, without a seed, and keep it in a file.
-
-    Args:
-        drawn: the names.
-    """
+    Source: both ViLBERT releases (vcr_dataset.py). They draw once, without a seed, and keep it in a file."""
 
     def __init__(self, drawn: Iterator[str]) -> None:
         self._drawn = drawn
@@ -210,7 +206,6 @@ def cut_rows(context: Sequence[int], choices: Sequence[int], limit: int, rule: s
 
     Args:
         context: pieces of each part of the context: a question, or a question and its answer.
-        choices: pieces of each row's choice.
         rule: EACH_ROW: the longest part of a row loses its last piece, of equal ones the last part, until it fits.
             SHARED: as VL-BERT: the choice loses its last piece where it is longer than the context, else the question
             down to one piece (of a context of one part, to none), then the rest of the context from its end. The
@@ -312,7 +307,6 @@ class JoinedRegions(NamedTuple):
 
     Attributes:
         features: (R, D) float32; boxes: (R, 4) float32, x1 y1 x2 y2 in pixels.
-        num_detected: how many of them were detected.
         whole: (D,) float32, feature of the whole image.
     """
 

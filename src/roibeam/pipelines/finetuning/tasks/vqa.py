@@ -358,7 +358,12 @@ def _files(folder: Path, part: str, options: VqaOptions) -> VqaFiles:
 
 def _read(folder: Path, split: str, labels: Sequence[str], options: VqaOptions) -> TaskSplit:
     if split.endswith(_WITH_GENOME):
-        return _with_genome(folder, split.removesuffix(_WITH_GENOME), labels, options)
+        split = split.removesuffix(_WITH_GENOME)
+        own, judged = _read(folder, split, labels, options), judged_split(split)
+        images = {group.images[0] for group in _read(folder, judged, labels, options).groups} if judged else set()
+        wording = RAW if options.question == IMDB else options.question
+        added, note = genome_groups(folder, labels, which=options.visual_genome, wording=wording, judged=images)
+        return TaskSplit([*own.groups, *added], own.files, (*own.notes, note))
     groups: list[TaskGroup] = []
     paths: list[Path] = []
     for part, which in PARTS[split]:
@@ -384,14 +389,6 @@ def _unanswerable(split: str, groups: Sequence[TaskGroup]) -> list[str]:
     return [f"{split}: {plural(without, 'question')} ({share:.1%}) have no answer among the labels"]
 
 
-def _with_genome(folder: Path, split: str, labels: Sequence[str], options: VqaOptions) -> TaskSplit:
-    own, judged = _read(folder, split, labels, options), judged_split(split)
-    images = {group.images[0] for group in _read(folder, judged, labels, options).groups} if judged else set()
-    wording = RAW if options.question == IMDB else options.question
-    added, note = genome_groups(folder, labels, which=options.visual_genome, wording=wording, judged=images)
-    return TaskSplit([*own.groups, *added], own.files, (*own.notes, note))
-
-
 def _questions(files: VqaFiles, options: VqaOptions) -> Iterator[tuple[VqaInput, VqaLabels | None]]:
     """Questions with people's answers; None without labels."""
     if options.question == IMDB:
@@ -414,7 +411,6 @@ def _questions(files: VqaFiles, options: VqaOptions) -> Iterator[tuple[VqaInput,
 
 
 def _stored_targets(path: str, num_labels: int) -> dict[int, dict[int, float]]:
-    """Targets by question."""
     targets = {}
     for each in read_stored_targets(path):
         if any(number >= num_labels for number in each.scores):

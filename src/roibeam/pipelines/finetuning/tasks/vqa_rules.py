@@ -52,12 +52,10 @@ def labels_of_file(path: str, form: str) -> tuple[str, ...]:
 
 
 def enough_labels(found: Sequence[str], path: Path, min_occurrence: int) -> tuple[str, ...]:
-    """Majority answers that a model can choose among.
+    """Majority answers that a model can choose among. Raises ValueError for fewer than two.
 
     Args:
         path: file of the counts, for the error.
-    Raises:
-        ValueError: for fewer than two.
     """
     if len(found) < 2:
         raise ValueError(
@@ -71,7 +69,6 @@ def check_same_labels(learned: Sequence[str], given: Sequence[str], source: str)
     """Checks that the labels of a file are those of a model.
 
     Args:
-        learned: of a model.
         given: of a file that is to be used with it, called `source`.
     Raises:
         ValueError: naming the first place where they differ. The order counts.
@@ -86,14 +83,8 @@ def check_same_labels(learned: Sequence[str], given: Sequence[str], source: str)
 
 
 def check_some_answers(groups: Sequence[TaskGroup], labels: Sequence[str], split: str, answers: str) -> None:
-    """Checks that questions have answers among the labels.
-
-    Args:
-        groups: of training, with targets.
-        answers: the setting that the labels are from.
-    Raises:
-        ValueError: when almost no question has an answer among the labels: the run would learn nothing, to its end.
-    """
+    """Checks that questions have answers among the labels. Raises ValueError when almost no question has an answer
+    among the labels: the run would learn nothing, to its end."""
     known = sum(bool(group.target) for group in groups)
     if known < max(1, _LEAST_KNOWN * len(groups)):
         some = printable(", ".join(map(repr, labels[:4])), 120)
@@ -107,7 +98,6 @@ def scores_of(answers: Sequence[str], labels: Sequence[str], *, text: str, rule:
     """Number of a label -> how right it is, of labels that people gave; `UNKNOWN` is never right.
 
     Args:
-        answers: of people, as they were written.
         text: `RAW` or `NORMALISED`, how answers are compared with labels.
         rule: of `SCORE_RULES`: 0, 0.3, 0.6, 0.9, 1 by the number of people, who are taken to be ten, or the mean over
             leaving each of them out (VL-BERT). Of ten people both are the same.

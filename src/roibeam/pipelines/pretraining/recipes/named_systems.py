@@ -63,7 +63,6 @@ class ClassObjective:
 class NamedSystem:
     """
     Attributes:
-        title: for people.
         architecture: class of the model with its pre-training heads, as config.json names it.
         sampling: dataclass of the settings of its rules for samples.
         fields: of the model's configuration.

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
-from roibeam.pipelines.data.feature_settings import Features
+from roibeam.pipelines.training.step_policies import PublishedRun
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -38,71 +37,36 @@ class ModelFields:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(PublishedRun):
     """One published run.
 
     Attributes:
-        summary: for people, one line.
-        source: paper section, or file of the released code, that the settings are from.
         system: a name of `SYSTEMS`.
         build: the model's configuration.
         changes: fields of the model's configuration that differ in a run which continues another one.
         toy_build: the same choices at a size that trains on 2 cores.
         sampling: of the system's own class.
-        settings: fields of `TrainConfig` beside steps, rate and warm-up.
-        learning_rate: peak, for the whole batch.
-        batch_size: captions of a step over all processes.
-        epochs: over the captions.
-        warmup: steps, or below 1 the share of all steps.
         start: the BERT it starts from; "" for none.
         after: the recipe whose run it continues; "" for none.
-        data: training data, for people.
-        features: required features of the images; None for a run on texts alone.
         task_text: whether it trains on a task's own text, see `TaskTexts`, and no captions.
-        share: of the images.
         text_corpus: whether rows of text alone are mixed in.
-        end_to_end: whether the detector's head is trained along.
-        masking: of such a run, what becomes of a masked region, one of `MASKINGS`; its `build` has the same.
+        masking: of a run end to end, what becomes of a masked region, one of `MASKINGS`; its `build` has the same.
         on_stored: of such a run, whether it may also be trained on stored features; its network then stays as it
             is, and outlines are not read.
-        detector: of such a run, the preset of its network; "" for the usual one.
-        encoder: of such a run, fields of `EncoderOptions`.
-        photos: of such a run, fields of `PhotoRules`.
-        figures: results printed for it, of paper_figures.csv.
-        left_open: settings that the source omits or contradicts elsewhere, and the choice made here.
     """
 
-    summary: str
-    source: str
-    system: str
     build: ModelFields
     toy_build: ModelFields
     sampling: Any
-    settings: Mapping[str, Any]
-    learning_rate: float
-    batch_size: int
-    epochs: float
-    warmup: float
     data: str
-    features: Features | None
     start: str = "bert-base-uncased"
     after: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
     share: float = 1.0
     task_text: bool = False
     text_corpus: bool = False
-    end_to_end: bool = False
     masking: str = ""
     on_stored: bool = False
-    detector: str = ""
-    encoder: Mapping[str, Any] = field(default_factory=dict)
-    photos: Mapping[str, Any] = field(default_factory=dict)
-    figures: tuple[PaperFigure, ...] = ()
-    left_open: tuple[str, ...] = field(default=())
-
-    def at_once(self, processes: int) -> int:
-        """Captions per process and micro-batch by default: the largest divisor of the batch, up to 32."""
-        return max((count for count in range(1, 33) if self.batch_size % (count * processes) == 0), default=32)
 
     def train_config(self, num_captions: int, *, micro_batch: int, processes: int, **changes: Any) -> TrainConfig:
         """The run's training settings on a number of captions; `changes` are fields that the user set.
@@ -110,12 +74,7 @@ class Recipe:
         Args:
             micro_batch: captions of a process and micro-batch; the rest of the published batch is accumulated.
         """
-        at_once = micro_batch * processes
-        if self.batch_size % at_once:
-            raise ValueError(
-                f"this recipe's batch of {self.batch_size} captions is no multiple of {micro_batch} on {processes} "
-                f"processes; choose another --batch-size"
-            )
+        accumulation = self.accumulation(micro_batch, processes)
         steps = changes.get("steps") or max(1, math.ceil(self.epochs * num_captions / self.batch_size))
         warmup = round(self.warmup * steps) if self.warmup < 1 else round(self.warmup)
         fields: dict[str, Any] = {
@@ -123,7 +82,7 @@ class Recipe:
             "steps": steps,
             "learning_rate": self.learning_rate,
             "warmup_steps": min(warmup, steps),
-            "accumulation": self.batch_size // at_once,
+            "accumulation": accumulation,
         }
         return TrainConfig(**(fields | changes))
 

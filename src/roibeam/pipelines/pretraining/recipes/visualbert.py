@@ -54,7 +54,6 @@ def _phase(
 ) -> Recipe:
     """
     Args:
-        model: fields of its configuration.
         left_open: beside what all phases of its kind leave open.
         published: further fields of `Recipe`, its data and batch size among them.
     """

@@ -202,7 +202,6 @@ class TextRows:
 
     Args:
         lines: of the corpus, at least one.
-        num_captions: captions of one epoch.
         per_caption: lines for each caption; the release has as many of both.
     """
 

@@ -70,7 +70,6 @@ class Reference:
 
 
 def refer(known: SceneQueries, stream: IntegerStream) -> Iterator[Reference]:
-    """Yields one reference for each thing of a picture that has an expression."""
     links = shuffled(known.clear_links((*MEETING, *COMPARING)), stream)
     for thing in known.clear:
         own = [link for link in links if link[0] is thing]

@@ -47,7 +47,6 @@ class Task(ABC):
     """A task that takes the world's pictures in their order; after `close`, it writes its files.
 
     Attributes:
-        name: of its folder.
         splits: of the task, each with the places of its pictures.
     """
 

@@ -126,11 +126,8 @@ CEILING, FLOOR = "perfect", "blind"  # folders of readers
 
 
 def toy_levels(tasks: Path) -> Levels:
-    """Scores every result file, readers/<reader>/<task>_<split>.
-
-    Raises:
-        ValueError: for a result file that does not fit its task.
-    """
+    """Scores every result file, readers/<reader>/<task>_<split>. Raises ValueError for a result file that does not fit
+    its task."""
     found: Levels = {}
     for name in sorted({path.name for path in (tasks / READERS_FOLDER).glob("*/*")}):
         task, _, split = name.partition(".")[0].partition("_")

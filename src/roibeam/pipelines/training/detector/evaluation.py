@@ -263,7 +263,6 @@ class DetectionCounter:
         """Adds one photo.
 
         Args:
-            detections: detections in the photo.
             regions: regions that a store would hold of it.
             given_attributes: (K, A) float32, attribute probabilities of the true boxes of its K objects that are
                 not ignored; None if attributes are not evaluated.

@@ -181,7 +181,6 @@ class AttributeAccuracy:
         matched_boxes: 0..1, of the objects that a detection of their class found, at an overlap above 0.5, with the
             attribute of that detection; None if none was found. Missed objects do not count, so read it beside
             `num_matched`.
-        num_matched: number of these objects.
         given_boxes: 0..1, with the attribute that the heads give the object's true box: does not depend on how well
             objects are found. None without such objects.
         num_given: number of these objects: all with a known attribute.
@@ -393,7 +392,6 @@ class RegionRecall:
     Attributes:
         recall: share of the objects that are not ignored that some region overlaps by 0.5 or more, of any class;
             None without such an object.
-        num_objects: number of these objects.
         mean_regions: mean number of regions of a photo; None without a photo.
     """
 
@@ -446,7 +444,6 @@ class Calibration:
     """Calibration of the class distribution (background included) of the regions that a store would hold.
 
     Attributes:
-        num_regions: regions that count.
         num_background: those of them without an object.
         accuracy: share of them whose most probable class is right; None, as the next two, without a region.
         expected_error: expected calibration error, 0..1: the distance of confidence from accuracy in a bin, averaged

@@ -47,7 +47,6 @@ class NamedPrecisions:
 
 
 def named_precisions(result: AveragePrecisions, names: Sequence[str]) -> NamedPrecisions:
-    """Adds names to the classes of a result."""
     classes = tuple(
         ClassPrecision(name, value if count else None, count)
         for name, value, count in zip(names, result.values.tolist(), result.num_objects.tolist(), strict=True)
@@ -77,11 +76,9 @@ class DetectionReport:
     """Measurements of a detector on a set of photos. None for those that could not be made.
 
     Attributes:
-        num_images: photos.
         num_objects: their objects, ignored ones not counted.
         num_ignored: ignored objects, crowds among them.
         num_detections: detections that `objects` evaluates.
-        settings: of the detections.
         objects: average precision of the classes.
         coco: COCO's numbers, on the best 100 of the same detections of each photo.
         attributes: average precision of the attributes, predicted for the true boxes.

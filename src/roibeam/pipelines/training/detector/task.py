@@ -61,8 +61,6 @@ _ORDER, _PHOTO = 3, 4  # first number of a seed: keeps the random streams of one
 
 @dataclass(frozen=True, eq=False)
 class NamedBatch:
-    """A batch and the ids of its photos."""
-
     photos: DetectionBatch
     image_ids: tuple[str, ...]
 
@@ -94,7 +92,6 @@ class LabelledBatches:
     alone, so they are the same for any number of processes and after a resume.
 
     Args:
-        config, conventions: of the detector.
         flip: whether every other photo, by chance, is mirrored left to right.
         short_edges: pixels; each photo is resized to one of these, by chance. () means the detector's own short edge.
             The detector's limit of the long edge holds for all.

@@ -76,7 +76,6 @@ def _resume(request: DetectorTrainRequest) -> Resume:
 
 
 def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientation: str) -> LabelledPhotos:
-    """The photos for evaluations."""
     assert request.val_labels is not None
     judged = open_labelled_photos(request.val_labels, image_root=request.val_photos, vocab=request.vocab).once()
     check_same_names(judged, photos.class_names, photos.attribute_names, f"of {request.labels}")

@@ -163,13 +163,7 @@ logger = logging.getLogger(__name__)
 def changed_model(
     model: Any, overrides: Mapping[str, Any], *, source: object, state: Mapping[str, Tensor] | None = None
 ) -> nn.Module:
-    """A new model of the same class: new parameters keep their initial values, unused ones are dropped.
-
-    Args:
-        overrides: fields of its configuration.
-        source: where the model came from, for people.
-        state: its parameters, if they are to be others.
-    """
+    """A new model of the same class: new parameters keep their initial values, unused ones are dropped."""
     config: Any = type(model.config)
     fields = {**model.config.to_diff_dict(), **overrides}
     fields = {name: value for name, value in fields.items() if name not in ("model_type", "transformers_version")}

@@ -38,7 +38,6 @@ class TrainedWith:
     """Training data recorded by a checkpoint's run, in config.json beside the model's folder.
 
     Attributes:
-        feature_space: of the first store.
         box_numbers: whether it put six numbers of each box behind the features; None without a run.
         object_classes: digest of the classes of objects that the model reads; None for none.
         features: the different fingerprints of its stores; empty if an earlier version recorded digests alone, and

@@ -61,9 +61,7 @@ class PublishedModel:
     """A system with official checkpoints.
 
     Attributes:
-        name: for people.
         recognises: whether official names are this system's.
-        config_class: roibeam's class.
         understand: official parameters, and options of an official configuration or None, to roibeam's.
         rename: official parameters of a model with this roibeam configuration.
         to_official: roibeam's state to official names.

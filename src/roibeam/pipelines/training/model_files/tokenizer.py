@@ -171,7 +171,7 @@ class CaptionTokenizer:
 
 
 def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
-    """The tokenizer that `spec` names.
+    """The tokenizer that `spec` names. Raises ValueError if `spec` is none of these.
 
     Args:
         spec: one of
@@ -181,8 +181,6 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
             "captions": a WordPiece vocabulary of at most 10,000 lower-case pieces that occur twice or more, made from
             `captions`. The same captions in any order give the same vocabulary.
         captions: only read for "captions".
-    Raises:
-        ValueError: if `spec` is none of these.
     """
     if spec == MADE_FROM_CAPTIONS:
         return _from_vocabulary(made_vocabulary(captions), MADE_FROM_CAPTIONS)
@@ -206,19 +204,14 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
     if Path(spec).is_dir():
         check_run_file(Path(spec))
         if path.name == "tokenizer.json":
-            return _from_folder(path)
+            try:
+                for name in (path.name, *_BESIDE):
+                    if (path.parent / name).exists():
+                        _check_file(path.parent / name)
+                return CaptionTokenizer(PreTrainedTokenizerFast.from_pretrained(str(path.parent)), path.parent.name)
+            except BaseException as error:
+                raise as_refusal(error, str(path)) from error
     return _from_vocabulary(_read_vocabulary(path), path.name)
-
-
-def _from_folder(path: Path) -> CaptionTokenizer:
-    """`path` is that of tokenizer.json; other files beside it name its special tokens."""
-    try:
-        for name in (path.name, *_BESIDE):
-            if (path.parent / name).exists():
-                _check_file(path.parent / name)
-        return CaptionTokenizer(PreTrainedTokenizerFast.from_pretrained(str(path.parent)), path.parent.name)
-    except BaseException as error:
-        raise as_refusal(error, str(path)) from error
 
 
 def _check_file(path: Path) -> None:

@@ -153,7 +153,6 @@ def check_run_file(path: Path, remedy: str = RESTORE, *, grows: bool = False, al
     run without sums. Missing or unlisted files are not compared.
 
     Args:
-        remedy: for a damaged file.
         grows: by lines: the last one may be too new for the sum.
         alike: a file with the same content is right too.
     """

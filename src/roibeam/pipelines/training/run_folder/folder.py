@@ -244,8 +244,6 @@ def check_same_run(
     batch, or make another one, which is logged.
 
     Args:
-        folder: a run's, or one of its checkpoints.
-        now: the resolved configuration.
         defaults: by section of the task's configuration: values of settings in runs from before they existed. A
             section may have sections.
         goes_on: whether a step is left. Without one, allowed differences are not logged: they have no effect.

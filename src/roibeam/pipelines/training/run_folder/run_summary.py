@@ -126,7 +126,6 @@ class TrainingSummary:
 
 
 def write_summary(run_dir: Path, summary: TrainingSummary) -> None:
-    """Replaces RUN/summary.json."""
     write_bytes_atomically(run_dir / SUMMARY_NAME, (json.dumps(asdict(summary), indent=1) + "\n").encode())
 
 
