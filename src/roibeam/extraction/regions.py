@@ -324,9 +324,8 @@ def kept_regions(policy: SelectionPolicy, coming: HostCopy, image_hw: tuple[int,
             nms_boxes=scored.nms_boxes,
             class_boxes=scored.class_boxes,
         )
-    # The far edge times the scale may round to just outside the photo.
     return Regions(
-        boxes=to_numpy(clip_boxes(boxes, image_hw)),
+        boxes=_photo_boxes(boxes, image_hw),
         features=to_numpy(scored.features[keep]),
         class_ids=to_numpy(class_ids),
         class_scores=to_numpy(class_scores),
@@ -334,11 +333,18 @@ def kept_regions(policy: SelectionPolicy, coming: HostCopy, image_hw: tuple[int,
         attribute_scores=None if scored.attribute_scores is None else to_numpy(scored.attribute_scores[keep]),
         class_probabilities=to_numpy(scored.probabilities[keep]),
         proposal_ids=to_numpy(keep),
-        proposal_boxes=to_numpy(clip_boxes(scored.proposal_boxes[keep], image_hw)),
-        regressed_boxes=to_numpy(clip_boxes(scored.regressed_boxes[keep], image_hw)),
+        proposal_boxes=_photo_boxes(scored.proposal_boxes[keep], image_hw),
+        regressed_boxes=_photo_boxes(scored.regressed_boxes[keep], image_hw),
         # A copy: the memory may be that of the device's copies, which is limited.
         image_feature=None if scored.image_feature is None else scored.image_feature.clone().numpy(),
     )
+
+
+def _photo_boxes(boxes: Tensor, image_hw: tuple[int, int]) -> np.ndarray:
+    """Clipped: the far edge times the scale may round to just outside the photo. A box narrower than the last pixel
+    that `moved_edge` takes off would end before it begins."""
+    boxes = clip_boxes(boxes, image_hw)
+    return to_numpy(torch.cat([boxes[:, :2], torch.maximum(boxes[:, :2], boxes[:, 2:])], dim=1))
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:

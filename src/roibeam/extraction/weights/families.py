@@ -4,6 +4,7 @@
     detectron2         `.pkl` of airsplay/py-bottom-up-attention, {"model": name -> array}, our names; HF_LAYOUT
     milvlg, milvlg-d2  `.pth` of MILVLG/bottom-up-attention.pytorch, modes "caffe" (CAFFE_LAYOUT) and "d2" (HF_LAYOUT)
     milvlg-r152        the same, a pre-activation network; CAFFE_LAYOUT
+    grid               `.pth` of facebookresearch/grid-feats-vqa; its heads are of another kind, and left out
     vinvl              `vinvl_vg_x152c4.pth` of microsoft/scene_graph_benchmark; VINVL_LAYOUT
     vlbert             `resnet101-pt-vgbua-0000.model`, torchvision's names: backbone and res5 alone
     resnet             the same of other layers or for classes of photos: `resnet50-*.pth`, timm's
@@ -291,6 +292,7 @@ FAMILIES = {
         Family("vlbert-checkpoint", "VL-BERT end-to-end checkpoint", "vlbert-checkpoint", None),
         Family("caffe", "Caffe bottom-up-attention", "caffe", CAFFE_LAYOUT),
         Family("milvlg-r152", "MILVLG bottom-up-attention.pytorch, caffe mode, R152", "milvlg-r152", CAFFE_LAYOUT),
+        Family("grid", "grid-feats-vqa, res5 in the backbone", "grid", None),
         Family("vinvl", "VinVL vinvl_vg_x152c4", "vinvl", VINVL_LAYOUT),
     )
 }
@@ -365,7 +367,8 @@ def family_names(naming: str) -> dict[str, str]:
 def name_tables() -> dict[str, dict[str, str]]:
     """Naming -> name in the file -> Hugging Face name: the one table of names, spelled out."""
     tables: dict[str, dict[str, str]] = {
-        naming: {} for naming in ("ours", "milvlg", "vlbert", "vlbert-checkpoint", "caffe", "milvlg-r152", "vinvl")
+        naming: {}
+        for naming in ("ours", "milvlg", "vlbert", "vlbert-checkpoint", "caffe", "grid", "milvlg-r152", "vinvl")
     }
     for hf, torchvision, caffe in [*_resnet_names(), *_head_names()]:
         tables["ours"][hf] = hf
@@ -377,9 +380,9 @@ def name_tables() -> dict[str, dict[str, str]]:
             in_encoder = torchvision.replace("layer4.", "roi_head_feature_extractor.")
             tables["vlbert"][torchvision] = hf
             tables["vlbert-checkpoint"][in_encoder if in_encoder != torchvision else f"backbone.{torchvision}"] = hf
-    # Grid features: res5 is in the backbone, or in the heads as elsewhere.
-    in_backbone = {hf.replace("roi_heads.res5.", "backbone.res5."): hf for hf in tables["ours"] if ".res5." in hf}
-    tables["ours"].update(in_backbone)
+    for hf in tables["ours"]:
+        if not hf.startswith(PREDICTOR):
+            tables["grid"][hf.replace("roi_heads.res5.", "backbone.res5.")] = hf
     tables["milvlg-r152"] = _milvlg_r152_names(tables["milvlg"])
     tables["vinvl"]["rpn.anchor_generator.cell_anchors.0"] = CELL_ANCHORS
     tables["milvlg-r152"][CELL_ANCHORS] = CELL_ANCHORS
