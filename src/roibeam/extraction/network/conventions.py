@@ -473,6 +473,7 @@ SELECTIONS = MappingProxyType(
         "butd-10-100": _BUTD,
         "butd-36": replace(_BUTD, min_regions=36, max_regions=36),
         "milvlg-10-100": replace(_BUTD, nms_comparison=">="),
+        "milvlg-100": replace(_BUTD, nms_comparison=">=", min_regions=100, max_regions=100),
         "milvlg-36": replace(_BUTD, nms_comparison=">=", min_regions=36, max_regions=36),
         "hf-36": _HF_SELECTION,
         "hf-100": replace(_HF_SELECTION, max_regions=100),

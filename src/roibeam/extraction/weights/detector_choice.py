@@ -204,6 +204,12 @@ PRESETS = MappingProxyType(
             ExtractorPreset(
                 "milvlg", "MILVLG/bottom-up-attention.pytorch, caffe mode", "vg-r101-c4-600", "milvlg", "milvlg-10-100"
             ),
+            ExtractorPreset(
+                "milvlg-r152", "the same, its R152, 100 regions", "vg-r152-c4-600", "milvlg-r152", "milvlg-100"
+            ),
+            # As Microsoft's released features were made; the demo's boxes are regressed, the features are not.
+            ExtractorPreset("vinvl", "VinVL (arXiv:2101.00529), released features", "vinvl-x152-c4", "vinvl", "vinvl"),
+            ExtractorPreset("vinvl-demo", "VinVL's demo, and MMF", "vinvl-x152-c4", "vinvl", "vinvl-demo"),
             # LXMERT's own published files are the Caffe tool's, as butd-36; this is what transformers' LXMERT is fed.
             ExtractorPreset(
                 "lxmert", "Hugging Face's LXMERT port, unc-nlp/frcnn-vg-finetuned", "vg-r101-c4", "hf", "hf-36"
@@ -335,7 +341,7 @@ def choose_detector(
             folder.config, named_conventions or folder.conventions, named_selection, str(weights or folder.weights),
             folder.class_names, folder.attribute_names or None, is_folder=True,
         )  # fmt: skip
-    used = named_preset or (PRESETS[DEFAULT_PRESET] if is_of_presets else None)
+    used = named_preset or (_usual_preset(detector) if is_of_presets else None)
     if weights is None:
         what = detector if isinstance(detector, str) else f"preset {used.name}" if used else "a config"
         raise ValueError(
@@ -359,6 +365,12 @@ def choose_detector(
             if value not in (None, getattr(used, part))
         ),
     )
+
+
+def _usual_preset(detector: object) -> ExtractorPreset:
+    """The default one, or the first of sizes that have conventions of their own."""
+    own = (preset for preset in PRESETS.values() if preset.detector == detector in CONVENTIONS_OF_SIZES)
+    return next(own, PRESETS[DEFAULT_PRESET])
 
 
 def named(what: str, name: str | _T, known: Mapping[str, _T]) -> _T:
