@@ -18,7 +18,7 @@ from doc_commands import (
     problems_of_imports,
     roibeam_calls,
     simple_commands,
-)  # fmt: skip
+)
 from doc_pages import REASONS, RUN, Page
 from doc_runs import environment, made_folder, run_page
 from soak_share import SHARE
@@ -92,12 +92,9 @@ def test_links_lead_somewhere(name: str) -> None:
     assert problems_of_links(page(name), (REPOSITORY / name).parent) == []
 
 
-def test_readme_and_docs_stay_small() -> None:
+def test_readme_and_docs_stay_small_and_pages_that_messages_name_are_there() -> None:
     assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) <= MOST_README_LINES
     assert sum(name.startswith("docs/") for name in PAGES) <= MOST_PAGES
-
-
-def test_pages_that_help_and_messages_name_are_there() -> None:
     named = pages_named_in_source()
     missing = {name: sorted(files) for name, files in named.items() if not (REPOSITORY / name).is_file()}
     assert named and not missing

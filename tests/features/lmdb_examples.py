@@ -6,13 +6,11 @@ from pathlib import Path
 import lmdb
 
 
-def write_lmdb(folder: Path, entries: dict[bytes, bytes], *, commits: int = 1) -> Path:
+def write_lmdb(folder: Path, entries: dict[bytes, bytes]) -> Path:
     """The folder, holding these entries."""
-    with lmdb.open(str(folder), map_size=2**26, sync=False) as env:
-        for step in range(commits):
-            with env.begin(write=True) as txn:
-                for key, value in list(entries.items())[step::commits]:
-                    txn.put(key, value)
+    with lmdb.open(str(folder), map_size=2**26, sync=False) as env, env.begin(write=True) as txn:
+        for key, value in entries.items():
+            txn.put(key, value)
     return folder
 
 

@@ -109,14 +109,12 @@ def test_labels_stay_in_the_picture_and_leave_most_of_it_to_see(hw: tuple[int, i
     assert (covered > (bare(corners, hw) != 0).any(axis=2).mean()) == (height >= 60)  # too low for letters
 
 
-def test_a_label_stands_above_its_box_on_a_ground_of_its_colour() -> None:
+def test_a_label_stands_above_its_box_on_a_ground_of_its_colour_as_far_as_the_font_goes() -> None:
     picture = record([(30, 60, 200, 150)], hw=(240, 320)).draw(np.zeros((240, 320, 3), np.uint8), classes=["cat"])
     above = picture[44:58, 31:60].reshape(-1, 3)
     assert (above == bgr(PALETTE[0])).all(axis=1).mean() > 0.5 and (above == 0).all(axis=1).any()  # and black letters
     assert not picture[:38].any()
 
-
-def test_names_beyond_ascii_are_drawn_as_far_as_the_font_goes() -> None:
     def drawn(name: str) -> bytes:
         return record([(30, 60, 200, 150)], hw=(240, 320)).draw(None, classes=[name]).tobytes()
 
@@ -264,16 +262,10 @@ def test_a_store_shows_itself_and_draws_with_its_names(tmp_path: Path) -> None:
         assert repr(store.get_batch(["i0"])).startswith("RegionBatch(image_ids=('i0',), image_hw=int32 (1, 2), ")
         for each in (store.manifest, store.fingerprint, store.meta("i0")):
             assert len(repr(each)) < 700 and "None" not in repr(each)
+        absent = imported_fingerprint("example", {"classes": "absent", "attributes": "absent"})
+        store.manifest = dataclasses.replace(store.manifest, fingerprint=absent)  # then regions have numbers
+        assert (store.draw("i0", None) != named).any() and "no classes" in store._repr_html_()
     assert "7, 0 dead letters" in store._repr_html_()  # closed
-
-
-def test_a_store_without_classes_numbers_its_regions(tmp_path: Path) -> None:
-    write_store(tmp_path / "s", [[make_record("a")]])
-    store = FeatureStore(tmp_path / "s")
-    with_classes = store.draw("a", None)
-    absent = imported_fingerprint("example", {"classes": "absent", "attributes": "absent"})
-    store.manifest = dataclasses.replace(store.manifest, fingerprint=absent)
-    assert (store.draw("a", None) != with_classes).any() and "no classes" in store._repr_html_()
 
 
 def test_a_comparison_shows_itself(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ PACKED = (
 
 def arrays(record: RegionRecord, **changes: np.ndarray) -> dict[str, np.ndarray]:
     """What scripts/convert_imgdir.py keeps of an image."""
-    assert isinstance(record.class_distribution, np.ndarray)
     shares = record.boxes / np.array([record.width, record.height] * 2, np.float32)
     return {
         "features": record.features.astype(np.float16),

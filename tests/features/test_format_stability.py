@@ -104,7 +104,7 @@ def write_example_store(folder: Path) -> None:
     )
 
 
-def test_the_committed_store_is_still_read() -> None:
+def test_the_committed_store_is_still_read_and_written(tmp_path: Path) -> None:
     store = FeatureStore(STORE)
     wanted = [record for records in example_shards() for record in records]
     assert all(got.equals(want) for got, want in zip(store, wanted, strict=True))
@@ -114,8 +114,6 @@ def test_the_committed_store_is_still_read() -> None:
     assert verify_store(STORE, deep=True) == []
     assert sum(path.stat().st_size for path in STORE.iterdir()) < 100_000
 
-
-def test_todays_writer_gives_the_same_content(tmp_path: Path) -> None:
     write_example_store(tmp_path / "s")
     assert FeatureStore(tmp_path / "s").manifest.content_digest == STORE_DIGEST
 

@@ -15,7 +15,7 @@ from roibeam.features.folders.kept_work import (
     remove_unfinished,
     write_mark,
     write_summed_json,
-)  # fmt: skip
+)
 
 MARK, ROWS = "part-00000.json", "part-00000.rows"
 
@@ -79,15 +79,12 @@ def test_a_summed_object_is_json_of_its_members(tmp_path: Path) -> None:
         read_summed_json(path)
 
 
-def test_a_file_that_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
+def test_what_is_not_finished_leaves_nothing_and_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+    """Of the names that are given alone, and not of a process that lives."""
     with pytest.raises(KeyError), KeptFile(tmp_path / "a") as file:
         file.write(b"half")
         raise KeyError
     assert not list(tmp_path.iterdir())
-
-
-def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
-    """Of the names that are given alone, and not of a process that lives."""
     names = [".a.json.99999999.tmp", ".a.json.99999999.0a1b2c3d.tmp", f".a.json.{os.getpid()}.0a1b2c3d.tmp"]
     kept = [f".a.json.{os.getppid()}.0a1b2c3d.tmp", ".b.json.99999999.tmp", "a.json", ".a.json.x.tmp"]
     for name in names + kept:

@@ -12,7 +12,7 @@ from refusals import refused
 from roibeam.features.shard.lmdb_file import LmdbPages
 
 
-def write_lmdb(path: Path, values: dict[bytes, dict[bytes, bytes]], *, commits: int = 1) -> None:
+def write_lmdb(path: Path, values: dict[bytes | None, dict[bytes, bytes]], *, commits: int = 1) -> None:
     env = lmdb.open(str(path), subdir=False, map_size=2**28, max_dbs=4, lock=False, sync=False)
     databases = {name: env.open_db(name) for name in values}
     for step in range(commits):
@@ -74,11 +74,7 @@ def test_after_overwrites_and_deletes(tmp_path: Path) -> None:
 def test_the_database_without_a_name_read_piece_by_piece(tmp_path: Path, count: int, commits: int) -> None:
     path = tmp_path / "a.lmdb"
     values = mixed_values(count, 6, False)
-    with lmdb.open(str(path), subdir=False, map_size=2**28, lock=False, sync=False) as env:
-        for step in range(commits):
-            with env.begin(write=True) as txn:
-                for key, value in list(values.items())[step::commits]:
-                    txn.put(key, value)
+    write_lmdb(path, {None: values}, commits=commits)
     data = path.read_bytes()
 
     class Pieces:

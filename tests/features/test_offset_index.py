@@ -41,9 +41,6 @@ def test_rows_and_lookups(odd: int) -> None:
     assert [index.find(key) for key in (b"", b"key", b"zzz", b"\xff" * 511)] == [-1] * 4
     assert (index.num_records, index.num_regions, index.feature_dim) == (70, sum(range(70)), 8)
     assert index.feature_dtype == "bfloat16"
-
-
-def test_an_index_of_no_record() -> None:
     index = opened(encode_index([], feature_dim=8, feature_dtype="float16"))
     assert (index.num_records, index.find(b"a"), list(index.rows())) == (0, -1, [])
 

@@ -6,8 +6,6 @@ import fcntl
 import os
 import pickle
 import resource
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -96,8 +94,7 @@ def test_files_come_and_go(folder: OutputFolder, tmp_path: Path) -> None:
     for read in (folder.read_bytes, lambda name: folder.read_range(name, 0, 1)):
         refused(r"a\.json", read, "a.json", error=FileNotFoundError)
 
-
-def test_of_two_attempts_the_first_one_counts(folder: OutputFolder) -> None:
+    # Of two attempts the first one counts.
     assert folder.put_first("part.json", b"mine")
     assert not folder.put_first("part.json", b"others") and folder.read_bytes("part.json") == b"mine"
     if folder.local_path is None:
@@ -116,11 +113,11 @@ def test_a_folder_travels_to_workers_and_its_scratch_is_gone_afterwards(folder: 
 
 
 def test_scratch_of_a_killed_process_goes_and_of_a_living_one_stays(tmp_path: Path) -> None:
-    program = (
-        "import os, sys; from roibeam.features.folders.durable_files import scratch_folder\n"
-        "with scratch_folder(sys.argv[1]) as folder: (folder / 'data.lmdb').touch(); os._exit(9)"
-    )
-    assert subprocess.run([sys.executable, "-c", program, tmp_path], check=False).returncode == 9
+    if (child := os.fork()) == 0:
+        with scratch_folder(tmp_path) as folder:
+            (folder / "data.lmdb").touch()
+            os._exit(9)
+    os.waitpid(child, 0)
     (abandoned,) = tmp_path.iterdir()
     assert (abandoned / "data.lmdb").exists()
     living = tmp_path / f"{PREFIX}living"

@@ -59,10 +59,9 @@ def test_a_bad_field_is_named(change: dict, words: str) -> None:
         dataclasses.replace(RECORD, **change)
 
 
-@pytest.mark.parametrize("width", [1, 7, 8, 1024])
-def test_an_image_feature_has_any_width(width: int) -> None:
-    feature = np.arange(width, dtype=np.float16)
-    assert dataclasses.replace(RECORD, image_feature=feature).image_feature is feature
+def test_an_image_feature_has_any_width() -> None:
+    for feature in (np.arange(width, dtype=np.float16) for width in (1, 7, 8, 1024)):
+        assert dataclasses.replace(RECORD, image_feature=feature).image_feature is feature
 
 
 def test_equals_compares_every_field_bit_for_bit() -> None:

@@ -2,14 +2,15 @@
 
 import os
 import random
-import subprocess
-import sys
+import resource
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import lmdb
 import numpy as np
 import pytest
+from fuzz_child import in_a_child
 from refusals import refused
 from store_examples import FINGERPRINT, MEMBERS_DIGEST, make_record, write_shard, write_store
 
@@ -72,13 +73,18 @@ def test_any_order_gives_the_same_shard(tmp_path: Path, order: str) -> None:
 
 
 @pytest.mark.parametrize("commit_bytes", [MIB // 2, 64 * MIB])
-def test_the_map_grows(tmp_path: Path, commit_bytes: int) -> None:
+def test_the_map_grows_and_after_a_right_plan_need_not(tmp_path: Path, commit_bytes: int) -> None:
     records = random.Random(2).sample(many(200), 200)  # 8 MiB into a map of 2 MiB
     with ShardWriter(tmp_path / "s.lmdb", planned_bytes=1, commit_bytes=commit_bytes) as writer:
         first = writer._lmdb._map_bytes
         summary = finished(writer, records)
         assert first < summary.data_bytes <= writer._lmdb._map_bytes <= 8 * summary.data_bytes
     assert_holds(tmp_path / "s.lmdb", summary, records)
+    planned = sum(len(encode_meta(record)) + len(encode_regions(record)) for record in records)
+    with ShardWriter(tmp_path / "planned.lmdb", planned_bytes=planned * 2) as writer:
+        first = writer._lmdb._map_bytes
+        finished(writer, records)
+        assert writer._lmdb._map_bytes == first
 
 
 class FullAtCommit:
@@ -103,15 +109,6 @@ def test_a_map_that_is_full_at_commit(tmp_path: Path) -> None:
         writer._lmdb._txn = FullAtCommit(writer._lmdb._txn)
         summary = writer.finish()
     assert_holds(tmp_path / "s.lmdb", summary, records)
-
-
-def test_a_right_plan_needs_no_growth(tmp_path: Path) -> None:
-    records = many(100)
-    planned = sum(len(encode_meta(record)) + len(encode_regions(record)) for record in records)
-    with ShardWriter(tmp_path / "s.lmdb", planned_bytes=planned * 2) as writer:
-        first = writer._lmdb._map_bytes
-        finished(writer, records)
-        assert writer._lmdb._map_bytes == first
 
 
 def test_what_a_writer_refuses(tmp_path: Path) -> None:
@@ -139,28 +136,17 @@ def test_without_finish_or_records_there_is_no_file(tmp_path: Path) -> None:
 
 
 def test_a_file_at_its_limit_is_named_and_leaves_nothing(tmp_path: Path) -> None:
-    code = """
-import resource, sys
-sys.path[:0] = sys.argv[2:]
-from store_examples import make_record
-from roibeam.features.shard.writer import ShardWriter
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-try:
-    with ShardWriter(sys.argv[1], planned_bytes=0, commit_bytes=50_000) as writer:
-        for i in range(50):
-            writer.put(make_record(f"i{i}", 40, 512))
-except OSError as error:
-    print(error)
-"""
-    got = run_child(code, tmp_path / "s.lmdb")
-    assert got.stdout == f"[Errno 27] File too large: '{tmp_path / 's.lmdb'}'\n", got.stderr
+    path = tmp_path / "s.lmdb"
+
+    def write(tell: Callable[[str], object]) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        told = rf"^\[Errno 27\] File too large: '{path}'$"
+        with pytest.raises(OSError, match=told), ShardWriter(path, planned_bytes=0, commit_bytes=50_000) as writer:
+            finished(writer, [make_record(f"i{i}", 40, 512) for i in range(50)])
+        tell("+")
+
+    in_a_child(write, range(1))
     assert list(tmp_path.iterdir()) == []
-
-
-def run_child(code: str, *arguments: object) -> subprocess.CompletedProcess:
-    here = Path(__file__).parent
-    command = [sys.executable, "-c", code, *map(str, arguments), str(here), str(here.parents[1])]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture
@@ -219,29 +205,17 @@ def test_a_file_of_another_length(shard: tuple[Path, ShardManifest], change: int
 
 def test_truncation_is_an_error_and_not_a_signal(shard: tuple[Path, ShardManifest]) -> None:
     """Cut at 12 places, with a manifest that is told the truth about the length: the pages must still be missed."""
-    code = """
-import sys, os, dataclasses
-sys.path[:0] = sys.argv[2:]
-from roibeam.features.shard.manifest import ShardManifest
-from roibeam.features.shard.reader import ShardReader
-path = sys.argv[1]
-manifest = ShardManifest.read(os.path.join(os.path.dirname(path), "part-00000.json"))
-length = manifest.data_bytes
-for step in range(11, -1, -1):
-    short = length * step // 12
-    os.truncate(path, short)
-    for told in (manifest, dataclasses.replace(manifest, data_bytes=short, num_pages=short // 4096)):
-        try:
-            for record in ShardReader(path, told):
-                record.features.sum()
-            print("read")
-        except ValueError as error:
-            assert path in str(error), error
-            print("refused")
-"""
-    got = run_child(code, shard[0])
-    assert got.returncode == 0, got.stderr
-    assert got.stdout.split() == ["refused"] * 24
+    path, manifest = shard
+
+    def read(tell: Callable[[str], object]) -> None:
+        for step in range(11, -1, -1):
+            short = manifest.data_bytes * step // 12
+            os.truncate(path, short)
+            for told in (manifest, replace(manifest, data_bytes=short, num_pages=short // 4096)):
+                refused(str(path), lambda told=told: [each.features.sum() for each in ShardReader(path, told)])
+                tell("+")
+
+    in_a_child(read, range(24))
 
 
 def test_a_missing_file_and_a_foreign_manifest(shard: tuple[Path, ShardManifest]) -> None:

@@ -13,7 +13,7 @@ from roibeam.features.record.fingerprint import (
     Fingerprint,
     feature_space_of,
     space_difference,
-)  # fmt: skip
+)
 
 
 def made(**details: object) -> Fingerprint:

@@ -5,7 +5,9 @@ import multiprocessing
 import os
 import pickle
 import shutil
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -37,32 +39,23 @@ class FlakyFiles(LocalFileSystem):
     def _open(self, path: str, *args: Any, **options: Any) -> Any:
         source = super()._open(path, *args, **options)
         kind = type(self)
-        read, seek = source.f.read, source.f.seek
 
-        class Line:
-            def __enter__(self) -> Any:
-                return self
+        def read(count: int) -> bytes:
+            if path.endswith(".lmdb") and kind.bytes_until_it_breaks is not None:
+                count = min(count, 4096)
+                if kind.bytes_until_it_breaks <= 0:
+                    raise ConnectionResetError("the line broke")
+                kind.bytes_until_it_breaks -= count
+            data = source.f.read(count)
+            kind.bytes_read += len(data) if path.endswith(".lmdb") else 0
+            return data
 
-            def __exit__(self, *error: object) -> None:
-                source.close()
+        def seek(position: int) -> int:
+            if not kind.knows_ranges:
+                raise ValueError("Cannot seek streaming HTTP file")
+            return source.f.seek(position)
 
-            def read(self, count: int) -> bytes:
-                if path.endswith(".lmdb") and kind.bytes_until_it_breaks is not None:
-                    count = min(count, 4096)
-                    if kind.bytes_until_it_breaks <= 0:
-                        raise ConnectionResetError("the line broke")
-                    kind.bytes_until_it_breaks -= count
-                data = read(count)
-                if path.endswith(".lmdb"):
-                    kind.bytes_read += len(data)
-                return data
-
-            def seek(self, position: int) -> int:
-                if not kind.knows_ranges:
-                    raise ValueError("Cannot seek streaming HTTP file")
-                return seek(position)
-
-        return Line()
+        return closing(SimpleNamespace(read=read, seek=seek, close=source.close))
 
 
 fsspec.register_implementation("flaky", FlakyFiles, clobber=True)
@@ -220,12 +213,10 @@ def test_a_store_that_grew_keeps_its_shards_and_another_is_refused(source: Path,
     refused("holds shards of another store", StagedStore, flaky, tmp_path / "here")
 
 
-def test_folders_that_are_not_for_staging(source: Path, tmp_path: Path) -> None:
+def test_folders_and_urls_that_are_not_for_staging(source: Path, tmp_path: Path) -> None:
     refused("has files that were not staged here", StagedStore, str(source), source)
     refused("max_bytes must be at least 1", StagedStore, str(source), tmp_path / "here", max_bytes=0)
 
-
-def test_urls_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"gone/manifest.json: is not there .*; is the URL right"):
         StagedStore(f"file://{tmp_path}/gone", tmp_path / "here")
     with pytest.raises(ValueError, match=r"nonsense://a: Protocol not known: nonsense; stores are in folders"):

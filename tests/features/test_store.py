@@ -1,14 +1,15 @@
 """The store as its users see it: lookups over shards, processes, missing pieces."""
 
-import multiprocessing
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fuzz_child import in_a_child, limited_time
 from refusals import refused
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
@@ -86,22 +87,19 @@ def test_close(store: FeatureStore) -> None:
     refused("this store is closed", pickle.loads(pickle.dumps(store)).__getitem__, "i003")
 
 
-def read_in_child(store: FeatureStore, results: multiprocessing.Queue) -> None:
-    results.put((store["i021"].equals(record(21)), len(list(store))))
-
-
 def test_other_processes(store: FeatureStore) -> None:
     assert "i021" in store  # open in the parent
     copy = pickle.loads(pickle.dumps(store))  # what a spawned process gets
     assert copy._open.readers == {} and copy["i021"].equals(record(21))
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
+
+    def read(tell: Callable[[str], object]) -> None:
+        with limited_time(20):
+            assert store["i021"].equals(record(21)) and len(list(store)) == 73
+        tell("+")
+
     with store._open.lock:  # held by "another thread" at the fork: the child must not wait for it
-        child = context.Process(target=read_in_child, args=(store, results))
-        child.start()
-        assert results.get(timeout=20) == (True, 73)
-    child.join(20)
-    assert child.exitcode == 0 and store["i021"].equals(record(21))
+        in_a_child(read, range(1))
+    assert store["i021"].equals(record(21))
 
 
 def test_threads_share_one_store(store: FeatureStore) -> None:

@@ -8,36 +8,23 @@ import pytest
 from fuzz_child import in_a_child, limit_memory, soak_seeds, traced_peak, watch, watched
 from store_mutations import FAMILIES, Original, examine, hurt, write_original
 
-SEEDS_OF_A_SOAK = 2500
-
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
     return write_original(tmp_path_factory.mktemp("fuzz") / "store")
 
 
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(soak_seeds(2500), marks=pytest.mark.soak)], ids=len)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_hurt_stores(original: Original, family: str) -> None:
-    assert noticed(original, family, range(6)).total() == 6
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("family", FAMILIES)
-def test_thousands_of_hurt_stores(original: Original, family: str) -> None:
-    seeds = soak_seeds(SEEDS_OF_A_SOAK)
-    marks = noticed(original, family, seeds)
-    print(f"{family}: {len(seeds)} mutations, noticed by {dict(marks)}")
-    assert marks.total() == len(seeds)
-    assert marks["f"] + marks["d"] > len(seeds) // 4, marks
-
-
-def noticed(original: Original, family: str, seeds: range) -> Counter[str]:
-    """How many mutations were noticed by whom, as `examine` tells."""
+def test_hurt_stores(original: Original, family: str, seeds: range) -> None:
     try:
-        return Counter(in_a_child(lambda tell: _examine_all(original, family, seeds, tell), seeds))
+        marks = Counter(in_a_child(lambda tell: _examine_all(original, family, seeds, tell), seeds))
     finally:
         for name, data in original.files.items():
             _write(original.folder / name, data)
+    print(f"{family}: {len(seeds)} mutations, noticed by {dict(marks)}")
+    assert marks.total() == len(seeds)
+    assert len(seeds) < 100 or marks["f"] + marks["d"] > len(seeds) // 4, marks  # of a few perhaps none
 
 
 def _examine_all(original: Original, family: str, seeds: range, tell: Callable[[str], object]) -> None:

@@ -29,12 +29,9 @@ TOTAL = sum(SIZES)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     folder = tmp_path_factory.mktemp("datasets") / "s"
-    numbers = itertools.count()
     extras = {"attributes": True, "image_feature": True}
-    shards = [
-        [make_record(f"i{n:02}", n % 4, seed=n, **extras) for n in itertools.islice(numbers, size)] for size in SIZES
-    ]
-    write_store(folder, shards)
+    records = (make_record(f"i{n:02}", n % 4, seed=n, **extras) for n in itertools.count())
+    write_store(folder, [list(itertools.islice(records, size)) for size in SIZES])
     return FeatureStore(folder)
 
 
@@ -103,11 +100,6 @@ def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
     )
 
 
-def own(value: Any) -> Any:
-    """A collate function of somebody else."""
-    return list(value)
-
-
 @pytest.mark.parametrize(("workers", "ragged"), [(0, False), (0, True), (2, False)])
 def test_a_loader_needs_no_collate_function(store: FeatureStore, workers: int, ragged: bool) -> None:
     """Batches of a plain DataLoader are those of the store, whatever is drawn, and whatever stands around it."""
@@ -151,7 +143,7 @@ def test_samples_are_single_images_for_whoever_asks(store: FeatureStore) -> None
     assert equal(regions, batch) and labels.tolist() == [number % 2 for number in range(TOTAL)]
     for ragged in (False, True):
         dataset = everything(store, ragged=ragged)
-        (samples,) = DataLoader(dataset, batch_size=TOTAL, collate_fn=own)
+        (samples,) = DataLoader(dataset, batch_size=TOTAL, collate_fn=list)  # somebody else's
         alone = list(DataLoader(dataset, batch_size=None))
         assert len(samples) == len(alone) == TOTAL
         for sample, one in zip(samples, alone, strict=True):
@@ -219,7 +211,7 @@ def test_both_ways_and_the_stream_give_one_order(store: FeatureStore, rank: int,
 @pytest.mark.parametrize("make", [sampled, streamed])
 @pytest.mark.parametrize(("at_epoch_end", "lengths"), [("drop", [3, 3, 3]), ("short", [4, 4, 4])])
 def test_ranks_share_an_epoch(store: FeatureStore, make: Any, at_epoch_end: str, lengths: list[int]) -> None:
-    alone = [name for batch in names(make(store, batch_size=1, at_epoch_end="short")) for name in batch]
+    alone = flat(names(make(store, batch_size=1, at_epoch_end="short")))
     ranks = [make(store, batch_size=2, rank=rank, num_ranks=3, at_epoch_end=at_epoch_end) for rank in range(3)]
     assert [len(position(loader)) for loader in ranks] == lengths
     found = [names(loader) for loader in ranks]
@@ -249,7 +241,7 @@ def test_lengths_are_what_comes(store: FeatureStore, size: int, num_ranks: int) 
 def test_a_state_goes_on_anywhere(
     store: FeatureStore, make: Any, other: Any, num_ranks: int, size: int, workers: int
 ) -> None:
-    whole = [name for batch in names(make(store, batch_size=1, at_epoch_end="short")) for name in batch]
+    whole = flat(names(make(store, batch_size=1, at_epoch_end="short")))
     ranks = [make(store, 2 - rank, batch_size=2, rank=rank, num_ranks=2, at_epoch_end="short") for rank in range(2)]
     for loader in ranks:
         names(loader, 3)  # the worker is further already

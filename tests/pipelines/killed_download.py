@@ -58,9 +58,9 @@ def start_server() -> tuple[int, int]:
             signal.pause()
 
 
-def after_kills(folder: Path, steps: Iterable[int]) -> list[str]:
-    """Kills at these operations; where none is named at all of them, or as many as the share of a soak says. A line on
-    each, with "equal" at its end if its rerun mended it."""
+def tell_after_kills(folder: Path, steps: Iterable[int]) -> None:
+    """Kills at these operations; where none is named at all of them, or as many as the share of a soak says. Prints a
+    line on each, with "equal" at its end if its rerun mended it."""
     server, port = start_server()
     try:
         rows = folder / "list.tsv"
@@ -70,7 +70,6 @@ def after_kills(folder: Path, steps: Iterable[int]) -> list[str]:
         assert code == 0
         wanted = content(folder / "undisturbed")
         assert sum(name.startswith("images/") for name in wanted) == 5
-        lines = []
         for step in steps or share_of(range(1, len(operations) + 1), "download"):
             out = folder / "killed"
             shutil.rmtree(out, ignore_errors=True)
@@ -79,12 +78,7 @@ def after_kills(folder: Path, steps: Iterable[int]) -> list[str]:
             verdict = "equal" if rerun == 0 and content(out) == wanted else f"differs, the rerun ended with {rerun}"
             # Threads that count at the same time may miss the step.
             verdict = verdict if killed == KILLED else f"(not killed, ended with {killed}) {verdict}"
-            lines.append(f"{step} of {len(operations)}: {operations[step - 1]}: {verdict}")
+            print(f"{step} of {len(operations)}: {operations[step - 1]}: {verdict}", flush=True)
     finally:
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
-    return lines
-
-
-def tell_after_kills(folder: Path, steps: Iterable[int]) -> None:
-    print("\n".join(after_kills(folder, steps)))

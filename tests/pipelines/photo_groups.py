@@ -33,8 +33,6 @@ from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS,
 from roibeam.pipelines.training.task import WorstBatch
 from roibeam.pipelines.training.train_config import TrainConfig
 
-NUM_GROUPS = 4
-
 
 def tokenizer() -> CaptionTokenizer:
     return load_tokenizer(MADE_FROM_CAPTIONS, [f"{caption}?" for caption in CAPTIONS * 2])
@@ -43,7 +41,7 @@ def tokenizer() -> CaptionTokenizer:
 def groups(kind: str, *, choices: int = 4) -> list[TaskGroup]:
     """Four of a form, about photos of different sizes and numbers of regions; the first word names a box."""
     found = []
-    for number in range(NUM_GROUPS):
+    for number in range(4):
         question = TaskText((CAPTIONS[number], "?"), (1, -1))
         target: Any = number % 3
         rows = [TaskRow((question,))]

@@ -39,7 +39,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 IMAGES, SEED, WIDER = 12, 5, FEATURE_DIM + 6
 MODEL = SIZES | {"region_feature_size": WIDER, "vocab_size": 300, "max_position_embeddings": 40}
-TEXT = "a red [MASK] and a [MASK]"
 
 
 class World(NamedTuple):
@@ -118,8 +117,8 @@ def of_ucla(folder: Path) -> str:
 def asking(command: str, world: World, out: Path) -> tuple[object, ...]:
     given: dict[str, tuple[object, ...]] = {
         "evaluate": ("--captions", world.folder / "captions.json"),
-        "attention": ("--entities", world.folder / "entities", "--max-images", 4),
-        "probe": (image_id(3), TEXT),
+        "attention": ("--entities", world.folder / "entities", "--max-images", 2),
+        "probe": (image_id(3), "a red [MASK] and a [MASK]"),
     }
     return (*given[command], "--tokenizer", world.folder / "tokenizer", "--out", out, "--device", "cpu")
 

@@ -6,17 +6,14 @@ import os
 import random
 import resource
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from accelerate import Accelerator
-from toy_training import ToyTask, assert_equal_checkpoints, config, log_of, run
-
-sys.path.append(str(Path(__file__).parents[1] / "features"))
 from fuzz_child import in_a_child, limited_time, soak_seeds
+from toy_training import ToyTask, assert_equal_checkpoints, config, log_of, run
 
 from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.pipelines.common.console.termination import failure_of

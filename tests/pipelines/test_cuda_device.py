@@ -1,6 +1,7 @@
 """Processes that extract spread over the CUDA devices of a machine (no device is needed: the seats are files), and
 their threads share one pool of memory."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -13,25 +14,21 @@ import torch
 from roibeam.pipelines.common.compute import DeviceChoice, choose_device, workers_device
 from roibeam.pipelines.extract.shard.shard_job import claim_device, own_device
 
-SIT = """
-import sys
-from pathlib import Path
-from roibeam.pipelines.extract.shard.shard_job import claim_device
-names = sys.argv[2:]
-print(claim_device(names, Path(sys.argv[1])), claim_device(names, Path(sys.argv[1])), flush=True)
-sys.stdin.read()
-"""
 
-
-@pytest.mark.slow
 def test_processes_spread_evenly_and_a_killed_one_leaves_its_seat(tmp_path: Path) -> None:
-    processes: list[subprocess.Popen[str]] = []
+    forks, processes = multiprocessing.get_context("fork"), list[Any]()
 
     def sit(*names: str) -> int:
         """The device of a process that takes a seat and stays."""
-        command = [sys.executable, "-c", SIT, str(tmp_path), *names]
-        processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        first, second = processes[-1].stdout.readline().split()
+        here, there = forks.Pipe()
+
+        def work() -> None:
+            there.send([claim_device(list(names), tmp_path) for _ in range(2)])
+            there.recv()  # nothing comes
+
+        processes.append(forks.Process(target=work))
+        processes[-1].start()
+        first, second = here.recv()
         assert first == second  # a process keeps its seat
         return int(first)
 
@@ -40,12 +37,12 @@ def test_processes_spread_evenly_and_a_killed_one_leaves_its_seat(tmp_path: Path
         # Devices are known by name: this process sees one of them alone, as its number 0.
         assert sit("GPU-b", "GPU-c") == 1
         processes[1].kill()
-        processes[1].wait()
+        processes[1].join()
         assert sit("GPU-a", "GPU-b") == 1
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
+            process.join()
 
 
 @pytest.mark.parametrize(("device", "count"), [("cpu", 4), ("cuda:3", 4), ("cuda", 1)])

@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluated_models import SIZES
-from in_process import run_roibeam
-from tiny_commands import tiny_run
-
-sys.path.append(str(Path(__file__).parents[1] / "features"))
 from fuzz_child import in_a_child, limited_time
+from in_process import run_roibeam
 from soak_share import SHARE
 from store_mutations import FAMILIES, Original, hurt, original_of, write_original
+from tiny_commands import tiny_run
 
 from roibeam.features.exchange.formats import FORMATS, format_named
 from roibeam.features.record.region_record import RegionRecord

@@ -138,8 +138,9 @@ def test_an_image_is_on_the_disk_before_the_journal_says_so(
     rows = write_list(tmp_path / "list.tsv", [server.url("good", 0)])
     steps = noted_disk_steps(monkeypatch)
     download(rows, tmp_path / "out")
-    stored = steps.index("rename")
-    assert steps[stored - 1 : stored + 4] == ["file", "rename", "folder", "folder", "file"]  # the last: the journal
+    image, journal, report = "file rename folder folder".split(), ["file"], ["file", "replace"]
+    first = steps.index("rename") - 1
+    assert steps[first : first + 7] == image + journal + report
 
 
 @pytest.mark.faults

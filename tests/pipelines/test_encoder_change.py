@@ -63,9 +63,7 @@ def photo_of(run: Path) -> dict[str, Any]:
     return photo
 
 
-def test_a_run_shows_what_the_network_reads_and_how_far_it_moved(
-    roibeam: Cli, made: PhotoStore, tmp_path: Path
-) -> None:
+def test_a_run_shows_what_the_network_reads_and_how_it_moved(roibeam: Cli, made: PhotoStore, tmp_path: Path) -> None:
     """The photo is the network's input: blank under masked boxes alone; page, terminal and --json say the same."""
     run = tmp_path / "run"
     found = encoder_of(roibeam(*words(run, made), "--json"))
@@ -93,9 +91,7 @@ def test_a_run_shows_what_the_network_reads_and_how_far_it_moved(
     assert photo_of(run) == photo
 
 
-def test_a_run_that_goes_on_is_measured_against_what_it_began_with(
-    roibeam: Cli, made: PhotoStore, ran: Path, tmp_path: Path
-) -> None:
+def test_what_goes_on_is_measured_from_its_beginning(roibeam: Cli, made: PhotoStore, ran: Path, tmp_path: Path) -> None:
     whole = encoder_of(roibeam(*words(tmp_path / "whole", made, "--steps", 4), "--json"))
     parts, old, other = (tmp_path / name for name in ("parts", "old", "other"))
     for run in (parts, old, other):
@@ -148,9 +144,7 @@ def test_a_fine_tuning_run_tells_the_same(roibeam: Cli, made: PhotoStore, ran: P
         ),
     ],
 )
-def test_what_is_masked_is_said_from_what_the_run_resolved(
-    choices: dict[str, str], config: dict[str, Any], said: str
-) -> None:
+def test_masking_is_said_from_what_the_run_resolved(choices: dict[str, str], config: dict[str, Any], said: str) -> None:
     told, none = (
         masking_words(EndToEndChoices(**choices), SimpleNamespace(**config), is_any_masked=each)
         for each in (True, False)

@@ -132,9 +132,7 @@ def test_trained_stages_move_and_frozen_ones_stay(made: PhotoStore, whole: Pretr
         assert has_moved != fixed, name
 
 
-def test_computing_again_changes_no_bit_and_may_start_on_resume(
-    made: PhotoStore, whole: PretrainResult, tmp_path: Path
-) -> None:
+def test_computing_again_on_resume_changes_no_bit(made: PhotoStore, whole: PretrainResult, tmp_path: Path) -> None:
     again = dataclasses.replace(THROUGH_ENCODER, encoder=EncoderOptions(recompute=True))
     run(made, tmp_path / "run", stop_at_step=2)
     layers_too = dataclasses.replace(TRAIN, activation_checkpointing=True)
@@ -152,9 +150,7 @@ def test_computing_again_changes_no_bit_and_may_start_on_resume(
         ({"encoder": EncoderOptions(learning_rate_scale=0.5)}, "task.encoder_learning_rate_scale: .* -> 0.5"),
     ],
 )
-def test_another_run_is_not_resumed(
-    made: PhotoStore, whole: PretrainResult, changes: dict[str, Any], words: str
-) -> None:
+def test_no_other_run_is_resumed(made: PhotoStore, whole: PretrainResult, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         run(made, whole.run_dir, end_to_end=dataclasses.replace(THROUGH_ENCODER, **changes), resume=True)
 

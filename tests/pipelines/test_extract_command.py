@@ -129,9 +129,7 @@ def test_help_names_every_preset() -> None:
     assert told == [*list(PRESETS)[:-1], "or", list(PRESETS)[-1]]
 
 
-def test_the_mode_is_recorded_beside_an_equal_feature_space(
-    extract: Cli, samples: Path, plain: Path, tmp_path: Path
-) -> None:
+def test_modes_are_recorded_beside_one_feature_space(extract: Cli, samples: Path, plain: Path, tmp_path: Path) -> None:
     stores, fingerprints = {"exact": plain, "batched": tmp_path / "batched", "bf16": tmp_path / "bf16"}, {}
     ok(extract(samples, stores["batched"], "--batched"))
     ok(extract(samples, stores["bf16"], "--precision", "bf16"))
@@ -162,7 +160,7 @@ def test_one_store_has_one_precision(extract: Cli, samples: Path, tmp_path: Path
     assert "shards were computed in different modes (exact, batched)" in done.err
 
 
-def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
+def test_a_rerun_does_nothing_and_new_photos_add_shards(
     extract: Cli, samples: Path, plain: Path, tmp_path: Path
 ) -> None:
     photos, out = Path(shutil.copytree(samples, tmp_path / "photos")), tmp_path / "store"
@@ -247,9 +245,7 @@ def test_dry_run_writes_nothing(extract: Cli, samples: Path, tmp_path: Path) -> 
     assert "3 photos timed on the CPU" in done.out and "3 of at most 5 images" in done.out and "1 process" in done.out
 
 
-def test_vocabulary_names_travel_into_store_and_report(
-    roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path
-) -> None:
+def test_names_travel_into_store_and_report(roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path) -> None:
     names = tmp_path / "vocab"
     write_text(names / "objects_vocab.txt", "\n".join(f"thing{i},synonym" for i in range(20)))
     write_text(names / "attributes_vocab.txt", "\n".join(f"kind{i}" for i in range(12)) + "\n")
@@ -267,7 +263,7 @@ def test_vocabulary_names_travel_into_store_and_report(
     assert "selection       butd-10-100, but max_regions 12\n" in info.out and "image feature" not in info.out
 
 
-def test_equal_stores_for_any_shard_size_and_number_of_threads(
+def test_equal_stores_for_any_shard_size_and_any_threads(
     extract: Cli, samples: Path, plain: Path, tmp_path: Path
 ) -> None:
     ok(extract(samples, tmp_path / "many", "--shard-size", 1, "--decode-threads", 3))
@@ -320,9 +316,7 @@ def one_line(result: Any) -> str:
         ("--precision bf16 --batched", "--batched goes with --precision float32"),
     ],
 )
-def test_user_errors_are_one_clear_line(
-    roibeam: Cli, samples: Path, tmp_path: Path, arguments: str, words: str
-) -> None:
+def test_user_errors_are_one_line(roibeam: Cli, samples: Path, tmp_path: Path, arguments: str, words: str) -> None:
     three = tmp_path / "three.txt"
     three.write_text("a\nb\nc\n")
     (tmp_path / "none").mkdir()

@@ -65,9 +65,7 @@ def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(
         assert whole and digest(store) == digest(undisturbed), steps[step - 1]
 
 
-def test_damaged_and_missing_files_are_extracted_again(
-    roibeam: Cli, extract: Cli, photos: Path, tmp_path: Path
-) -> None:
+def test_damaged_or_missing_files_are_extracted_again(roibeam: Cli, extract: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
     run = (photos, out, "--shard-size", 2)
     assert extract(*run).code == 0
@@ -170,9 +168,7 @@ def test_a_source_that_vanishes_stops_the_run_instead_of_every_image(tmp_path: P
         lambda plan: plan.update(version=2),
     ],
 )
-def test_damaged_plans_are_one_line(
-    extract: Cli, pictures: Pictures, tmp_path: Path, damage: Callable[[Any], object]
-) -> None:
+def test_damaged_plans_are_one_line(extract: Cli, pictures: Pictures, tmp_path: Path, damage: Any) -> None:
     """Where the copy is damaged too, or of an earlier version, which made none."""
     out = shutil.copytree(pictures.store, tmp_path / "store")
     (out / "plan" / "plan.json").unlink()

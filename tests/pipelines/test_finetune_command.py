@@ -261,9 +261,7 @@ def test_predictions_that_were_ended_go_on(labels: Labels, tmp_path: Path, monke
     assert predict_run.run_prediction(copied).made == whole.groups
 
 
-def test_a_missing_picture_is_answered_without_regions_and_scores_are_kept(
-    roibeam: Cli, labels: Labels, tmp_path: Path
-) -> None:
+def test_a_missing_picture_is_answered_without_regions_and_scored(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """Such a row gets what --blind says of it, the others what they get else; the file is whole, and is scored."""
     lacking = Path(shutil.copytree(labels.data, tmp_path / "lacking"))
     rows = [json.loads(line) for line in (labels.data / "val.jsonl").open()]
@@ -294,9 +292,7 @@ def test_a_missing_picture_is_answered_without_regions_and_scores_are_kept(
     assert "1 row without regions: the store lacks 1 image, such as no-such-image" in scored.out
 
 
-def test_scores_of_parts_are_those_of_the_whole(
-    labels: Labels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_of_parts_are_those_of_all(labels: Labels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries without scores are there from a call that did not ask for these: the parts are made again."""
     request = labels.request(tmp_path / "said", batch_size=1, scores=tmp_path / "whole.npz")
     predict_run.run_prediction(request)
@@ -393,9 +389,7 @@ def test_what_does_not_fit_is_told_in_one_line(
     assert not (tmp_path / "new").exists()
 
 
-def test_missing_pictures_and_shared_ones_are_told_before_training(
-    roibeam: Cli, labels: Labels, tmp_path: Path
-) -> None:
+def test_missing_and_shared_pictures_are_told_before_training(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """Nothing is written. With a lower share the rest is trained on."""
     lacking = Path(shutil.copytree(labels.data, tmp_path / "lacking"))
     with (lacking / "train.csv").open("a") as file:
@@ -437,9 +431,7 @@ def test_seeds_give_mean_spread_and_best(roibeam: Cli, labels: Labels, tmp_path:
     assert card["leaks"]["trained_on"] == card["leaks"]["images"] == 4 and card["leaks"]["start_is_known"]
 
 
-def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
-    roibeam: Cli, labels: Labels, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_best_by_chose_is_reported_and_asked(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """It was the last one, whatever `best_by` said. What the evaluations found is changed, so that 27 is best of 30."""
     run = Path(shutil.copytree(labels.run, tmp_path / "run"))
     with_evaluations(run, {27: 0.875, 30: 0.25}, 0.0)

@@ -336,9 +336,7 @@ def test_two_processes_train_as_one(made: PhotoStore, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("channels", [0, 8])
-def test_a_network_with_its_encoder_is_read_as_it_was_written(
-    store: FeatureStore, tmp_path: Path, channels: int
-) -> None:
+def test_a_network_and_its_encoder_are_read_as_written(store: FeatureStore, tmp_path: Path, channels: int) -> None:
     _, trained = network("vlbert", CHOICE, whole_image="box", mask_channels=channels)
     save_model(trained.module, str(tmp_path / "model.safetensors"), metadata={"format": "pt"})
     write_json(tmp_path / "config.json", trained.described)

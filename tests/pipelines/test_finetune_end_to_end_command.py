@@ -47,7 +47,7 @@ def words(out: Path, start: Path, made: PhotoStore, *more: object, task: str = "
     )  # fmt: skip
 
 
-def test_a_task_is_learned_from_photos_predicted_and_scored(
+def test_a_task_learned_from_photos_is_predicted_and_scored(
     roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
 ) -> None:
     """What the evaluation measured is what the predictions score; the checkpoint has the encoder."""
@@ -113,9 +113,7 @@ def test_visualberts_recipe_of_vcr_makes_its_own_regions(roibeam: Cli, made: Pho
     assert figures(roibeam, out, data) == last_evaluation(run)
 
 
-def test_an_encoder_beside_a_model_of_stored_features(
-    roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
-) -> None:
+def test_an_encoder_for_a_model_of_stored_features(roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path) -> None:
     """The command again goes on where it was; another setting of the photos is another run."""
     given = words(tmp_path / "run", runs / "stored", made, *TINY_ENCODER, "--steps", 2)
     ok(roibeam(*given))
@@ -124,9 +122,7 @@ def test_an_encoder_beside_a_model_of_stored_features(
     assert "belongs to another configuration" in refused and "photos" in refused
 
 
-def test_what_was_fine_tuned_from_photos_learns_more(
-    roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
-) -> None:
+def test_what_was_tuned_from_photos_learns_more(roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path) -> None:
     """Model, head and region encoder: before its first step the next run measures what the first one ended with."""
     done = ok(roibeam(*words(tmp_path / "run", runs / "tuned", made, "--end-to-end", "--steps", 1)))
     origin = f"{runs / 'tuned'}/checkpoints/step-00000010/model (step 10 of the run {runs / 'tuned'})"
@@ -160,9 +156,7 @@ def test_what_does_not_fit_is_told_in_one_line(
     assert not (tmp_path / "new" / "checkpoints").exists()
 
 
-def test_photos_that_nobody_names_and_photos_of_others(
-    roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
-) -> None:
+def test_unnamed_photos_and_photos_of_others(roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path) -> None:
     """A copied store tells no photos; others of another size are not those that its boxes are of."""
     command("store", "copy", made.path, tmp_path / "copy")
     given = words(tmp_path / "new", runs / "pixels", made, "--end-to-end", "--steps", 1)

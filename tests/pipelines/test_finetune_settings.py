@@ -221,9 +221,7 @@ def test_a_run_of_before_is_evaluated_as_it_began(tmp_path: Path) -> None:
     assert with_recorded_evaluation(patient, tmp_path, ["train.patience=4"]).patience == 4
 
 
-def test_a_measure_that_a_task_has_not_is_told_with_those_that_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_measure_that_a_task_lacks_is_told_with_those_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is asked; also a measure that the last group alone has."""
     groups = open_vqa(write_vqa(tmp_path, ["cat", "rare"]), VqaOptions(), ("rare", "cat")).read("val").groups
     task = open_vqa(tmp_path, VqaOptions(), ("rare", "cat"))

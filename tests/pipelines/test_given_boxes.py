@@ -266,9 +266,7 @@ def many_boxes(folder: Path) -> Path:
     return write_rows(folder / "b.jsonl", {f"sample_{i:05d}": some_boxes(1 + 7 * i) for i in range(6)})
 
 
-def test_given_boxes_give_one_store_for_any_shard_size_and_a_rerun_mends_it(
-    extract: Cli, photos: Path, tmp_path: Path
-) -> None:
+def test_boxes_give_one_store_for_any_shard_size_and_reruns_mend_it(extract: Cli, photos: Path, tmp_path: Path) -> None:
     boxes, one, many = ("--boxes", many_boxes(tmp_path)), tmp_path / "one", tmp_path / "many"
     run = (photos, many, *boxes, "--shard-size", 2, "--decode-threads", 3)
     ok(extract(photos, one, *boxes))

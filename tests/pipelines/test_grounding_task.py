@@ -70,9 +70,7 @@ def test_a_phrase_stands_where_its_mark_is_or_where_its_words_come_first(tmp_pat
         ("[/EN#1/people a man\n", BOXES, "no caption can be used .*a mark that does not end"),
     ],
 )
-def test_files_without_a_phrase_to_ask_about_are_one_line(
-    tmp_path: Path, sentences: str, boxes: tuple[Any, ...], says: str
-) -> None:
+def test_files_without_a_phrase_are_one_line(tmp_path: Path, sentences: str, boxes: tuple[Any, ...], says: str) -> None:
     write_entities(tmp_path, sentences, boxes)
     with pytest.raises(ValueError, match=says):
         open_entities(tmp_path, EntitiesOptions(), None).read("val")

@@ -209,17 +209,13 @@ def test_without_a_command_the_help_is_shown_and_that_is_no_error(roibeam: Cli) 
         ("demo a b c", "'b', 'c' are arguments too many: roibeam demo takes OUT; "),
     ],
 )
-def test_a_wrong_name_is_answered_with_near_ones_and_a_word_too_many_with_quotes(
-    roibeam: Cli, words: str, told: str
-) -> None:
+def test_wrong_names_get_near_ones_and_words_too_many_get_quotes(roibeam: Cli, words: str, told: str) -> None:
     done = roibeam(*words.split())
     assert done.code == 2 and told in done.err and done.err.count("\n") == 1
     assert ("needs quotes" in done.err) == ("too many" in told)
 
 
-def test_a_home_folder_that_the_shell_left_is_found(
-    roibeam: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tilde_that_the_shell_left_is_found(roibeam: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell does not expand `--out=~/a`, which wrote a folder named ~; deleting that may lose more."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert f"{tmp_path}/home/no: no feature store here" in roibeam("store", "info", "~/no").err

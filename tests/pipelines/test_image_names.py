@@ -213,9 +213,7 @@ def test_planned_images_keep_the_ids_of_an_earlier_rule_or_form() -> None:
         assert (found.num_gone, sorted(found.gone()), list(found.changed())) == (2, ["gone", "v"], [])
 
 
-def test_a_rerun_does_not_plan_a_photo_under_a_second_id(
-    roibeam: Cli, extract: Cli, made_data: Path, tmp_path: Path
-) -> None:
+def test_a_rerun_plans_no_photo_under_a_second_id(roibeam: Cli, extract: Cli, made_data: Path, tmp_path: Path) -> None:
     photos, store = tmp_path / "photos", tmp_path / "store"
     photos.mkdir()
     for name, photo in zip(("é.jpg", "b.jpg"), sorted((made_data / "images").rglob("*.jpg")), strict=False):

@@ -155,7 +155,7 @@ def test_an_image_without_regions(tokenizer):
         ({"vocab_size": 20}, {}, "pieces, the model was made for 20; set vocab_size"),
         ({"num_region_labels": 5}, {}, "set num_region_labels to 20, or to 21 to count background"),
         ({}, {"negatives": "none"}, "negatives must be one of caption, image, caption_or_image"),
-        ({}, {"max_regions": -1}, "max_regions not negative"),
+        ({}, {"max_regions": -1}, "max_regions must not be negative"),
         ({}, {"region_probability": -0.1}, "region_probability must be in 0..1"),
     ],
 )

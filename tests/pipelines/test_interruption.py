@@ -123,7 +123,7 @@ def test_a_training_run_that_is_still_loading_ends_too(tmp_path: Path, number: s
 
 def printed_by(code: str) -> str:
     """By a process that ends without a word of error."""
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stderr == ""
     return ended.stdout
 

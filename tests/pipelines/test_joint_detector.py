@@ -121,9 +121,7 @@ def test_gradients_of_both_add_up_in_the_encoder(made: PhotoStore, photos: Label
 
 
 @pytest.mark.parametrize("stages", [(1, 2), (1, 2, 3, 4), (1, 2, 3, 4, 5)])
-def test_frozen_stages_get_no_gradient_of_the_detector(
-    made: PhotoStore, photos: LabelledPhotos, stages: tuple[int, ...]
-) -> None:
+def test_frozen_stages_get_no_gradient(made: PhotoStore, photos: LabelledPhotos, stages: tuple[int, ...]) -> None:
     task = task_on(made, photos, frozen_stages=stages)
     batch, joint = taken(task, 1)[0], task.model
     moved = gradients(joint, task.losses(joint, batch.labelled))
@@ -154,9 +152,7 @@ def test_heads_decay_as_in_a_detector_s_training(made: PhotoStore, photos: Label
     assert task.parameter_groups()[2]["weight_decay"] == 0.0 and all(each.ndim == 1 for each in biases)
 
 
-def test_the_encoder_s_rate_is_a_share_of_the_run_s_and_the_heads_have_their_own(
-    made: PhotoStore, photos: LabelledPhotos
-) -> None:
+def test_the_encoder_s_rate_is_a_share_and_the_heads_have_their_own(made: PhotoStore, photos: LabelledPhotos) -> None:
     stream = LabelledStream(labelled_batches(photos), 0.5)
     task = make_task(made, batch_size=4, joint=joint_detector(), labelled=stream, encoder_scale=0.25)
     scales: dict[str, set[float]] = {"model": set(), "region_encoder": set(), "detection": set()}

@@ -86,9 +86,7 @@ def test_a_resumed_run_goes_on_in_the_same_bits(
     assert done.detector == whole.detector and json.loads(before)["before"] == done.detector["before"]
 
 
-def test_the_detector_trains_its_heads_and_the_encoder(
-    made: PhotoStore, labels: LabelledPhotos, whole: PretrainResult, tmp_path: Path
-) -> None:
+def test_the_detector_trains_its_heads_and_the_encoder(made: PhotoStore, whole: PretrainResult, tmp_path: Path) -> None:
     without = run(made, tmp_path / "without", end_to_end=through(None))
     ours, theirs = weights_of(whole, "region_encoder."), weights_of(without, "region_encoder.")
     different = {name for name in ours if not torch.equal(ours[name], theirs[name])}
@@ -140,9 +138,7 @@ def figures(detector: Any, judged: JudgedPhotos) -> dict[str, Any]:
     return json.loads(json.dumps(report.as_json()))
 
 
-def test_the_detector_is_judged_with_the_first_weights_and_the_last(
-    whole: PretrainResult, judged: JudgedPhotos
-) -> None:
+def test_the_detector_is_judged_with_first_and_last_weights(whole: PretrainResult, judged: JudgedPhotos) -> None:
     found = json.loads((whole.run_dir / "detector.json").read_text())
     assert found == whole.detector and found["photos"] == 4 and found["labels"] == judged.photos.digest
     first = build_detector(DETECTOR, weights="random:1", conventions=COMPUTES)
@@ -155,9 +151,7 @@ def test_the_detector_is_judged_with_the_first_weights_and_the_last(
     assert "judged on 4 held-out photos" in page and '<th scope="row">mAP@0.5</th>' in page
 
 
-def test_heads_that_are_not_trained_are_judged_around_the_encoder(
-    made: PhotoStore, judged: JudgedPhotos, tmp_path: Path
-) -> None:
+def test_untrained_heads_are_judged_around_the_encoder(made: PhotoStore, judged: JudgedPhotos, tmp_path: Path) -> None:
     """Without labels, too: then the heads stay as the weights have them, and the encoder moves away from them."""
     done = run(made, tmp_path / "run", end_to_end=through(DetectorPart(None, judged)))
     assert done.detector is not None and not weights_of(done, "detection.")

@@ -198,7 +198,7 @@ def more_wrong_calls(pictures: Pictures, folder: Path) -> list[WrongCall]:
     return [*calls_with_wrong_names(pictures, folder), *calls_with_wrong_files(pictures, folder)]
 
 
-def test_a_wrong_call_is_told_in_two_lines_what_was_wrong_and_the_cure(
+def test_a_wrong_call_is_told_the_mistake_and_the_cure_in_two_lines(
     ran: dict[str, list[Ran]], pictures: Pictures
 ) -> None:
     """The line before the last may say which detector was chosen."""

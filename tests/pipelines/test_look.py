@@ -98,9 +98,7 @@ def test_a_picture_takes_the_place_of_one_of_ours_only(folder: Path) -> None:
         write_picture(Path("link.png"), np.zeros((1, 1, 3), np.uint8))
 
 
-def test_store_show_draws_on_the_photo_that_the_store_knows(
-    pictures: Pictures, photo: Path, folder: Path, roibeam: Cli
-) -> None:
+def test_store_show_draws_on_the_photo_of_its_plan(pictures: Pictures, photo: Path, folder: Path, roibeam: Cli) -> None:
     done = ok(roibeam("store", "show", pictures.store, photo.stem, "--draw", "a.png"))
     assert done.out.splitlines()[-1] == "a.png   the photo with its regions"
     with FeatureStore(pictures.store) as store:

@@ -77,9 +77,7 @@ def assert_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor])
         torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=0)
 
 
-def test_a_file_of_caffe_conventions_is_read_by_the_config_beside_it(
-    caffe_folder: tuple[Path, Detector], tmp_path: Path
-) -> None:
+def test_a_file_of_caffe_is_read_by_the_config_beside_it(caffe_folder: tuple[Path, Detector], tmp_path: Path) -> None:
     """Its names are Hugging Face's, its rows Caffe's: without the config nothing tells where background is."""
     folder, detector = caffe_folder
     weights = str(folder / "model.safetensors")

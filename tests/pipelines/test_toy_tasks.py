@@ -31,7 +31,7 @@ from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, describe, r
 from roibeam.pipelines.toyworld.scene import generate
 from roibeam.pipelines.toyworld.tasks.scene_queries import BlindReader
 from roibeam.pipelines.toyworld.tasks.vqa import VqaTask
-from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks, toy_levels
+from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
 from roibeam.pipelines.toyworld.truth import KnownScene, parse_caption
 from roibeam.pipelines.toyworld.world import CATEGORIES
 from roibeam.pipelines.toyworld.world_files import WrittenFiles
@@ -64,7 +64,7 @@ class Made:
         self.world, self.tasks = folder / "world", folder / "tasks"
         write_world(self.world, seed=SEED, num_images=num_images, workers=1)
         self.files_before = {path: path.read_bytes() for path in self.world.rglob("*.json*")}
-        self.written: WrittenFiles = ToyTasks(str(self.tasks), self.world, SEED, num_images).write(toy_levels)
+        self.written: WrittenFiles = ToyTasks(str(self.tasks), self.world, SEED, num_images).write()
         pictures = read_pictures(self.world / SCENES_NAME)
         self.pictures = {f"{each.place.dataset}/{each.file_name.rpartition('.')[0]}": each for each in pictures}
         self.finder = ImageFinder(self.pictures)
@@ -339,7 +339,7 @@ def test_a_world_with_too_few_pictures_is_refused(tmp_path: Path) -> None:
     lines = (describe(generate(SEED, index)).to_line() for index in range(40))
     (world / SCENES_NAME).write_text("".join(lines), "ascii")
     with pytest.raises(ValueError, match=r"40 pictures give nothing to ask for .*--num-images 400"):
-        ToyTasks(str(tmp_path / "tasks"), world, SEED, 40).write(toy_levels)
+        ToyTasks(str(tmp_path / "tasks"), world, SEED, 40).write()
     assert [path.name for path in tmp_path.iterdir()] == ["world"]
 
 

@@ -27,7 +27,7 @@ def write(folder: Path, workers: int) -> Path:
     (folder / "world").mkdir(parents=True)
     web = ToyWeb(str(folder / "web"), folder / "world", SEED, 80, NUM_PAGES, 8780, 6)
     web.check()
-    assert web.write(workers).is_new
+    assert web.write(workers).num_new
     return folder / "web"
 
 

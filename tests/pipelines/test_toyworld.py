@@ -53,7 +53,7 @@ def pictures(drawings: list[Drawing]) -> list[Picture]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small world, drawn by one process."""
     out = tmp_path_factory.mktemp("toy") / "world"
-    assert write_world(out, seed=SEED, num_images=IMAGES, workers=1).drawn == IMAGES
+    assert write_world(out, seed=SEED, num_images=IMAGES, workers=1).num_new == IMAGES
     return out
 
 

@@ -9,8 +9,6 @@ goes on and a finished store grows: {"image_id": "a", "captions": ["a dog"]}, a 
 key order.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

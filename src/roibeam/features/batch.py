@@ -3,8 +3,6 @@
 `RegionFilter` chooses regions of a stored record, so that one store serves several policies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter

@@ -4,8 +4,6 @@
 and nothing is called that is not written out below.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

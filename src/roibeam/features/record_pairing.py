@@ -3,8 +3,6 @@
 A source is a store or a feature file. Regions of two records pair one to one by the overlap of their boxes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -10,8 +10,6 @@ array of shape () that holds one such value (`np.savez` of a dict) as the value,
 values as a list. Keys of dicts and members of sets are None, bool, int, float, str or bytes.
 """
 
-from __future__ import annotations
-
 import codecs
 import os
 import struct

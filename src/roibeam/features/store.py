@@ -27,13 +27,7 @@ from roibeam.features.record.region_drawing import MAX_REGIONS as MAX_DRAWN
 from roibeam.features.record.region_drawing import PhotoLike, draw_regions, name_of, photo_pixels, sheet, strongest
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import RegionMeta
-from roibeam.features.shard.manifest import (
-    PLAN_NAME,
-    STORE_MANIFEST_NAME,
-    ShardEntry,
-    StoreManifest,
-    checked_manifest,
-)
+from roibeam.features.shard.manifest import PLAN_NAME, STORE_MANIFEST_NAME, ShardEntry, StoreManifest, checked_manifest
 from roibeam.features.shard.reader import ShardReader
 from roibeam.messages import check_list, plural
 

@@ -4,8 +4,6 @@
 fingerprint of the changed store.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Verification of a store: manifests, files and indexes always; every byte of every record with `deep`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -171,10 +169,7 @@ class _Report:
 
 
 def _checked_manifest(
-    folder: OutputFolder,
-    entry: ShardEntry,
-    store: StoreManifest,
-    problems: list[Problem],
+    folder: OutputFolder, entry: ShardEntry, store: StoreManifest, problems: list[Problem]
 ) -> ShardManifest | None:
     remake = "restore it from a copy, or run the same command again"
     try:

@@ -10,8 +10,6 @@ of tasks", has the head and loss of each.
 Shapes: B rows, T text pieces, R regions, P phrases, C classes, W width of a head's input.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -11,8 +11,6 @@ a group, one of them true, G right boxes. From rows that hold one group after th
 model.match_log_odds(output).view(-1, P)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 

@@ -57,6 +57,11 @@ class ModelArrays(Arrays):
             raise ArrayError(name, f"must hold whole numbers from {low} to {high - 1}")
         return torch.from_numpy(array.astype(np.int64))
 
+    def target(self, name: str) -> Tensor:
+        """float64, or int64 where the file has whole numbers."""
+        target = torch.from_numpy(self.take_finite(name).copy())
+        return target.double() if target.is_floating_point() else target.long()
+
     def mask(self, name: str, *shape: int | None) -> Tensor:
         """bool; the file holds 1 and 0."""
         return self.whole(name, 0, 2, *shape).bool()

@@ -104,9 +104,10 @@ def plan_cases(folder: Path) -> list[PlannedCase]:
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; expected one laid out as <family>/<case>.npz")
     files = [path for path in _visible(folder) if not path.is_dir()]
-    family = _family_of(folder) if files else None
-    if family is not None:
-        return list(_plan_family(folder, family))
+    if files:  # the folder of one family, by its name or its looks
+        own = (family for family in FAMILIES.values() if family.recognises(folder))
+        if family := FAMILIES.get(folder.resolve().name) or next(own, None):
+            return list(_plan_family(folder, family))
     planned = [PlannedCase(".", path.name, None, "a file outside every family's folder") for path in files]
     for inner in _visible(folder):
         if inner.is_dir():
@@ -115,12 +116,6 @@ def plan_cases(folder: Path) -> list[PlannedCase]:
             unknown = (PlannedCase(inner.name, path.name, None, why) for path in _visible(inner))
             planned.extend(_plan_family(inner, known) if known else unknown)
     return planned
-
-
-def _family_of(folder: Path) -> Family | None:
-    """The family whose folder this is itself, by its name or its looks."""
-    by_name = FAMILIES.get(folder.resolve().name)
-    return by_name or next((family for family in FAMILIES.values() if family.recognises(folder)), None)
 
 
 def _plan_family(folder: Path, family: Family) -> Iterator[PlannedCase]:

@@ -12,8 +12,6 @@ of peteanderson80's. No layout has a feature of the whole image; "caffe" no clas
 attributes, "lxmert" no distributions.
 """
 
-from __future__ import annotations
-
 import base64
 import codecs
 import os

@@ -3,8 +3,6 @@
 Counted while the entries pass: the facts that differ silently between code bases.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -4,8 +4,6 @@ The files differ in container and names; what must hold of their values does not
 are in range, class probabilities sum up to 1 and have background in the first place.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

@@ -5,8 +5,6 @@ writer that goes on makes all bytes anew and compares them with those that are t
 page, nor what another store left can get into the file, and it has the bytes of an undisturbed export.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

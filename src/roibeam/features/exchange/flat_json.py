@@ -6,8 +6,6 @@ MiB, mostly), writes "?" for half of a surrogate pair, so that two names become 
 the exchange formats have are flat, so a small scanner is enough.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The module of a format, and with it h5py or lmdb, is imported when the format is looked at.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

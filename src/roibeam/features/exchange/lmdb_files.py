@@ -6,8 +6,6 @@ Written is `data.mdb` with keys and values in the database without a name. ViLBE
 per image, and a pickled list of the images under `keys`.
 """
 
-from __future__ import annotations
-
 import bisect
 import logging
 import os

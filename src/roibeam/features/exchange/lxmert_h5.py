@@ -12,8 +12,6 @@ dataset keeps its bytes in the file, as they are or deflated; its size is checke
 is inflated to its own size only.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import zlib

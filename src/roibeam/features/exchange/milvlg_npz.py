@@ -10,8 +10,6 @@ and attrs_id (0-based, background not counted) with objects_conf and attrs_conf.
 feature of the whole image. Files of the extractor's mode "bboxes" have no x and give no record.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path

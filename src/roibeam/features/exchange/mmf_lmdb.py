@@ -11,8 +11,6 @@ Without a class distribution both write the score of each region's class. Not he
 image; "foreground" gives background back as what is missing to 1, in which the roundings of a row add up.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,13 +21,7 @@ import numpy as np
 from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_record import EntryError, rows_of_classes
 from roibeam.features.exchange.formats import FeatureFormat
-from roibeam.features.exchange.lmdb_files import (
-    PickledEntries,
-    field_names,
-    first_item,
-    item_in,
-    write_pickled_entries,
-)
+from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, first_item, item_in, write_pickled_entries
 from roibeam.features.exchange.mmf_npy import MmfDicts, mmf_dict
 from roibeam.features.record.region_record import RegionRecord
 

@@ -12,8 +12,6 @@ The dict is that of `MmfDicts`, which MMF's LMDB holds too. Not held: attributes
 roundings of a row.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path

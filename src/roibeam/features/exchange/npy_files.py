@@ -11,8 +11,6 @@ Today's numpy writes the name `numpy._core`, which numpy 1 before 1.26 lacks; he
 pickle protocol 3 and no times (python/cpython Lib/pickletools.py; numpy/_core/src/multiarray/methods.c).
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

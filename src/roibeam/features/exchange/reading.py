@@ -5,8 +5,6 @@ base64, the type of the numbers. A wrong reading gives numbers that look like an
 an option replaces it, and the numbers of the first entries are only used to doubt it: nothing is switched by them.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

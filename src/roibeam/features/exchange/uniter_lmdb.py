@@ -13,8 +13,6 @@ Not held: the photo's height and width (boxes come back in a photo of 1 x 1 pixe
 image, and precision beyond float16: features to 11 bits, boxes to 1/2048 of the image.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -272,11 +270,7 @@ def _float16_arrays(record: RegionRecord, losses: Counter[str]) -> dict[str, np.
         (record.class_scores.astype(np.float16).astype(np.float32) != record.class_scores).any()
     )
     losses["boxes beyond float16"] += bool((boxes[:, :4].astype(np.float16).astype(np.float32) != shares).any())
-    arrays = {
-        "features": halves,
-        "norm_bb": boxes.astype(np.float16),
-        "conf": record.class_scores.astype(np.float16),
-    }
+    arrays = {"features": halves, "norm_bb": boxes.astype(np.float16), "conf": record.class_scores.astype(np.float16)}
     return arrays if rows is None else arrays | {"soft_labels": rows.astype(np.float16)}
 
 

@@ -15,8 +15,6 @@ Boxes are in pixels of the photo. Class probabilities (`cls_prob`) have backgrou
 whole image; in the first two attributes, and classes other than those in cls_prob.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path

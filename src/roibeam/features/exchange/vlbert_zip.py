@@ -12,8 +12,6 @@ checks every number against the file and inflates no further than the stated siz
 leads out of a folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -4,8 +4,6 @@ A file is written under another name, synced, renamed. A refusing disk is report
 neither Python's `write` nor LMDB gives. A scratch folder that a killed process leaves is removed by the next process.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -4,8 +4,6 @@ Names are relative to the folder: `part-00003.json`, `plan/part-00003.jsonl`. A 
 comes before the manifest that names it. One run at a time writes a store, or the folder of a training, on this machine.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

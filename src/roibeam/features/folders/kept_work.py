@@ -6,8 +6,6 @@
 Work that is damaged, and that of versions that wrote no sums, is removed and made anew, with a line.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

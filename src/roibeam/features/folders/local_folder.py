@@ -4,8 +4,6 @@ Files are written under another name, made durable, renamed. `output_folder` imp
 fsspec, for a URL only.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

@@ -4,8 +4,6 @@ Object stores rename nothing and lock nothing. A file is one upload under its fi
 whole; its size is compared afterwards, since not every driver reports a short write. Failed calls are tried again.
 """
 
-from __future__ import annotations
-
 import base64
 import errno
 import hashlib

@@ -7,8 +7,6 @@ Batch j of what follows the position goes to rank j % num_ranks, so all ranks to
 Ranks and workers read together what one reader would. `BatchStream` makes batches in a thread while one is trained on.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence

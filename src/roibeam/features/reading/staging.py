@@ -12,8 +12,6 @@ it:
     .part-00003.a.lmdb.tmp    a data file that is not whole yet
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import heapq

@@ -4,8 +4,6 @@ Shards of a URL lie in a scratch folder while they are read. An unreadable plan 
 reports it.
 """
 
-from __future__ import annotations
-
 import heapq
 import os
 import shutil

@@ -4,8 +4,6 @@ No style sheet and no colours of its own for text, so it reads on a light page a
 text is escaped here.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 
@@ -33,12 +31,7 @@ _WORDS = "overflow-wrap:anywhere;max-width:34em;"
 
 
 def notebook_html(
-    title: str,
-    *,
-    facts: Sequence[tuple[str, str]] = (),
-    picture: str = "",
-    table: str = "",
-    note: str = "",
+    title: str, *, facts: Sequence[tuple[str, str]] = (), picture: str = "", table: str = "", note: str = ""
 ) -> str:
     """A title, a picture, and beside or below it names with their facts, a table and a remark.
 

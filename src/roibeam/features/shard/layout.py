@@ -10,8 +10,6 @@ and a change is a new version number. (Bit 4 of the flags, an image feature of i
 readers from before refuse it as a flag they do not know.)
 """
 
-from __future__ import annotations
-
 import struct
 import sys
 from collections.abc import Iterable
@@ -152,14 +150,7 @@ def checksum(parts: Iterable[bytes | memoryview]) -> int:
 def encode_meta(record: RegionRecord) -> bytes:
     """The META value: 32 + 22 K bytes."""
     head = _META_HEADER.pack(
-        META_MAGIC,
-        LAYOUT_VERSION,
-        0,
-        record.num_regions,
-        record.height,
-        record.width,
-        record.features.shape[1],
-        0,
+        META_MAGIC, LAYOUT_VERSION, 0, record.num_regions, record.height, record.width, record.features.shape[1], 0
     )[:_META_CHECKED]
     body = record.class_scores.tobytes() + record.boxes.tobytes() + record.class_ids.tobytes()
     return head + checksum([head, body]).to_bytes(8, "little") + body

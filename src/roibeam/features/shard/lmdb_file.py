@@ -10,8 +10,6 @@ the finished tree, and stored as one LMDB value, so that reading needs no B-tree
 prefetched. Rows are in key order (bytes); a lookup is a binary search over sorted hashes, then a comparison of keys.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

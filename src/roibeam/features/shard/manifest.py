@@ -320,10 +320,7 @@ class ShardEntry:
 
     @classmethod
     def of(cls, manifest: ShardManifest, *, manifest_sha256: str) -> Self:
-        own: dict[str, Any] = {
-            "manifest": shard_manifest_name(manifest.shard),
-            "manifest_sha256": manifest_sha256,
-        }
+        own: dict[str, Any] = {"manifest": shard_manifest_name(manifest.shard), "manifest_sha256": manifest_sha256}
         return cls(**own, **{f.name: getattr(manifest, f.name) for f in fields(cls) if f.name not in own})
 
 

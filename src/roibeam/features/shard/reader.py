@@ -5,8 +5,6 @@ process; Python's refuses to close while views live. For a shard at a URL the in
 range.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Iterator

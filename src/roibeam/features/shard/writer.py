@@ -5,8 +5,6 @@ one shard in any order. `write_shard_sequence` takes outcomes in key order and p
 import, a copy and `StoreWriter` write a store.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import mmap

@@ -5,8 +5,6 @@ ends the store. A plan is the digest of all that decides what is written; each s
 the store manifest in its config.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import logging

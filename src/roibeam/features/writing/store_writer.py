@@ -5,8 +5,6 @@ too (../annotations.py), so that training finds them. All of this stands in `fea
 needs neither torch nor Beam to store them.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping

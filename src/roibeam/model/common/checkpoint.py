@@ -1,7 +1,5 @@
 """Published checkpoints: their names of parameters and options, internal names, and the start of a model from BERT."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -114,11 +112,7 @@ TWO_STREAM_READERS: Readers = MappingProxyType(
 
 
 def read_options(
-    model: str,
-    options: Mapping[str, Any],
-    names: Mapping[str, str],
-    readers: Readers,
-    without_effect: Collection[str],
+    model: str, options: Mapping[str, Any], names: Mapping[str, str], readers: Readers, without_effect: Collection[str]
 ) -> dict[str, Any]:
     """Fields of a configuration for official options. Raises ValueError for an option that is in none of the three.
 

@@ -10,8 +10,6 @@ The first is right: an average of trained weights has no share of those from bef
 them, at 0.9999 still nine tenths after 1,000 updates; only much later are both alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

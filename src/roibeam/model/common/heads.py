@@ -3,8 +3,6 @@
 `ScoreHeads` are the task heads of ViLBERT's and InterBERT's releases: scores of a pair, of its regions and its pieces.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

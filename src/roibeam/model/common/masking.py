@@ -8,8 +8,6 @@ sets of rules: the paper's, and those of the release (black4321/InterBERT concep
 that flag it masks like ViLBERT).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from roibeam.model.inputs import IGNORE_INDEX
@@ -168,12 +166,7 @@ def mask_segments(
 
 
 def mask_one_span(
-    text_ids: np.ndarray,
-    word_ids: np.ndarray,
-    generator: np.random.Generator,
-    *,
-    mask_id: int,
-    vocab_size: int,
+    text_ids: np.ndarray, word_ids: np.ndarray, generator: np.random.Generator, *, mask_id: int, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The release's masked span: one run of pieces in a text of at least four, none in a shorter one.
 
@@ -195,12 +188,7 @@ def mask_one_span(
 
 
 def _replace(
-    text_ids: np.ndarray,
-    groups: list[np.ndarray],
-    generator: np.random.Generator,
-    *,
-    mask_id: int,
-    vocab_size: int,
+    text_ids: np.ndarray, groups: list[np.ndarray], generator: np.random.Generator, *, mask_id: int, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """80/10/10 for each group of positions, which share one draw; all of them are labelled."""
     masked_ids, labels = text_ids.copy(), np.full_like(text_ids, IGNORE_INDEX)
@@ -244,11 +232,7 @@ def mask_region_groups(
 
 
 def mask_region_groups_as_released(
-    boxes_xyxy_px: np.ndarray,
-    features: np.ndarray,
-    generator: np.random.Generator,
-    *,
-    probability: float = 0.1,
+    boxes_xyxy_px: np.ndarray, features: np.ndarray, generator: np.random.Generator, *, probability: float = 0.1
 ) -> tuple[np.ndarray, np.ndarray]:
     """The release's masked regions: as the paper's, but an IoU equal to the threshold counts.
 

@@ -3,8 +3,6 @@
 Shapes: B rows, I images (as many as rows, unless rows share some), R regions, D feature width.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

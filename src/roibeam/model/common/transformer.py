@@ -176,11 +176,7 @@ class Attention(nn.Module):
         queries = self.query(states_QH)
         if query_factor is not None:
             queries = queries * query_factor
-        query, key, value = (
-            self._heads(queries),
-            self._heads(self.key(context)),
-            self._heads(self.value(context)),
-        )
+        query, key, value = (self._heads(queries), self._heads(self.key(context)), self._heads(self.value(context)))
         dropout = self.attention_dropout if self.training else 0.0
         if maps is not None:
             found_QNh = mapped_attention(query, key, value, packing, of_keys, dropout, maps)

@@ -4,8 +4,6 @@ The release numbers the joint layers and those of the text through, as one list,
 of joint ones is in no file: the caller gives it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

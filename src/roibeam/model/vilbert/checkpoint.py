@@ -4,8 +4,6 @@ Two releases share most names: jiasenlu/vilbert_beta ("release") and facebookres
 Their task checkpoints differ in the answer heads, `main.*` and `logit_fc.*`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

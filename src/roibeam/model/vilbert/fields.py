@@ -55,11 +55,7 @@ class ViLbertFields(TwoStreamFields):
     """
 
     choices = MappingProxyType(
-        {
-            "region_loss": REGION_LOSSES,
-            "whole_image_count": WHOLE_IMAGE_COUNTS,
-            "masked_loss_pairs": MASKED_LOSS_PAIRS,
-        }
+        {"region_loss": REGION_LOSSES, "whole_image_count": WHOLE_IMAGE_COUNTS, "masked_loss_pairs": MASKED_LOSS_PAIRS}
     )
 
     padding_piece: int = 0

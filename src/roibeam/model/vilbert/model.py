@@ -11,8 +11,6 @@ Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), 
 width, P pooled width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -188,11 +186,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         return self.fuse(text.take(of_text), image.take(of_image))
 
     def fuse(
-        self,
-        text: Stream,
-        image: Stream,
-        maps: AttentionMaps | None = None,
-        passed: PassedStreams | None = None,
+        self, text: Stream, image: Stream, maps: AttentionMaps | None = None, passed: PassedStreams | None = None
     ) -> VLOutput:
         """Both streams from the first co-attention on. One caption goes with all images, one image with all captions.
         Raises ValueError if neither side has one row and their numbers differ."""

@@ -3,8 +3,6 @@
 The hub's `visualbert-*` files have transformers' names; those of UCLA's `.th` files become these first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

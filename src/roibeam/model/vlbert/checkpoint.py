@@ -86,8 +86,7 @@ TABLES: Mapping[str, KeyTable] = {
     },
     **{
         f"vcr-{kind}": KeyTable(
-            "VL-BERT for VCR",
-            (*_encoder_rules("vlbert._module."), *_classifier(kind, "choice_head"), *_OBJECT_HEAD),
+            "VL-BERT for VCR", (*_encoder_rules("vlbert._module."), *_classifier(kind, "choice_head"), *_OBJECT_HEAD)
         )
         for kind in ("1fc", "2fc")
     },

@@ -159,12 +159,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {
         "base": {},
-        "large": {
-            "hidden_size": 1024,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "intermediate_size": 4096,
-        },
+        "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
         "small": {**SMALL_SIZES, "coordinate_embedding_size": 256},
     }
 )

@@ -6,8 +6,6 @@ answer is [CLS] question [SEP] answer [SEP], as `prepare_text_from_qa` makes it;
 Shapes: B rows, R regions, E image elements (whole image first, where it is one), H hidden width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Results go to the folder of the evaluated run, or to the path that the user gives. Nothing is replaced.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest, ProbeRequest
 from roibeam.pipelines.common.compute import check_device_name
 from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
+from roibeam.pipelines.data.compatibility import check_least
 from roibeam.pipelines.data.datasets.entities import OWN, RELEASE
 from roibeam.pipelines.data.vocabulary import check_background
 from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file, found_model
@@ -50,9 +49,7 @@ class EvaluationConfig:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("batch_size", 1), ("max_images", 0), ("max_regions", 0), ("folds", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"EvaluationConfig: {name} must be at least {least}, got {getattr(self, name)}")
+        check_least(self, seed=0, batch_size=1, max_images=0, max_regions=0, folds=1)
         check_background(self.background)
         check_device_name(self.device)
         if self.folds > 1 and not self.retrieval:

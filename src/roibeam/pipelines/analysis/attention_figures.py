@@ -6,8 +6,6 @@ every word looks at the regions of each phrase. The paper grouped regions by han
 cover a phrase; of the others, those with a tenth of some word's attention or more are drawn, with an asterisk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

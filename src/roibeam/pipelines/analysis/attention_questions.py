@@ -8,8 +8,6 @@ spaCy's small English model (the extra roibeam[parse]) parses the words as the m
 labels are Stanford's in spaCy's spelling: compound, nummod and acl for the paper's nn, num and partmod.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

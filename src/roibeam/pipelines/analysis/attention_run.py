@@ -1,7 +1,5 @@
 """Attention analysis of an opened model: data set, parses and store joined; attention.json and pictures out."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

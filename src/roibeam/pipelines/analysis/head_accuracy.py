@@ -4,8 +4,6 @@ The model runs once on each caption; maps are never kept. The baseline answers t
 are those of its section 3.1 and Table 2.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence

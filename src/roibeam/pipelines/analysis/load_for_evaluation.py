@@ -3,8 +3,6 @@
 A checkpoint with a region encoder of its own computes the features of an evaluation's batches from the records' photos.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`roibeam look`: one photo, a detector, and the picture of its regions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

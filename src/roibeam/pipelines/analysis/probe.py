@@ -3,8 +3,6 @@
 A model with its region encoder gets one photo, with hidden regions blanked, and then works as any other model.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ matplotlib draws pictures in one column, readable on a telephone; in SVG text is
 CSS pixel where the picture is `WIDTH` of them wide; wider, all of it grows. All numbers stand as JSON beside it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict

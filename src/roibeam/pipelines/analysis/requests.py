@@ -1,7 +1,5 @@
 """Requests of evaluations, attention analyses and probes, which are the commands: names, paths and numbers alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any

@@ -107,10 +107,7 @@ def _compare(first: Path, second: Path, *, as_json: bool) -> None:
 _MAIN = ("R@1", "R@5", "R@10", "upper bound")
 
 
-def attention_command(
-    request: AttentionRequest,
-    json: Json = False,
-) -> None:
+def attention_command(request: AttentionRequest, json: Json = False) -> None:
     """Asks every attention head of a model for the regions of phrases.
 
     A head is right where the region that a word looks at most covers what the phrase means: the phrase's own word, and
@@ -205,10 +202,7 @@ def _difference(found: Interval) -> str:
     return f"{100 * found.low:+.1f} .. {100 * found.high:+.1f}"
 
 
-def probe_command(
-    request: ProbeRequest,
-    json: Json = False,
-) -> None:
+def probe_command(request: ProbeRequest, json: Json = False) -> None:
     """Asks a trained model about an image and a text.
 
     It guesses each [MASK] and each hidden region, says whether image and text match, and draws which word looks at

@@ -11,8 +11,6 @@
 `--json` prints values of one line, each with an `event`; a command that fails prints the reason in such a line too.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

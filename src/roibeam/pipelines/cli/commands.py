@@ -1,7 +1,5 @@
 """All commands of `roibeam`, in the order of the help. Each prints where its output went."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable
@@ -63,9 +61,7 @@ def _root(
     configure_logging(debug=debug)
 
 
-def demo_command(
-    out: Annotated[Path, argument("OUT", "Folder to write.")],
-) -> None:
+def demo_command(out: Annotated[Path, argument("OUT", "Folder to write.")]) -> None:
     """Shows the whole chain on drawn pictures, without a download.
 
     It extracts regions, trains a small VL-BERT and asks it, which takes a few minutes on two cores.

@@ -1,7 +1,5 @@
 """`roibeam convert`: a published weight file of a detector or a model as a file of another kind."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated

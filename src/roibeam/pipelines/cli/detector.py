@@ -1,7 +1,5 @@
 """`roibeam detector`: detectors are trained and judged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,9 +26,7 @@ detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.
 @detector_app.command("train", cls=HelpedCommand)
 @request_command
 def train_command(
-    out: Annotated[Path, argument("OUT", "Run folder to write.")],
-    request: DetectorTrainRequest,
-    json: Json = False,
+    out: Annotated[Path, argument("OUT", "Run folder to write.")], request: DetectorTrainRequest, json: Json = False
 ) -> None:
     """Trains a detector on photos with labelled objects.
 

@@ -1,7 +1,5 @@
 """Commands that few users need: `roibeam conformance`, `roibeam leaks`, `roibeam worker-pool`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

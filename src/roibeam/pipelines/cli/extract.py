@@ -1,7 +1,5 @@
 """`roibeam extract | progress | look`: region shards of photos, progress of a run, regions of one photo."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import replace
@@ -17,10 +15,7 @@ from roibeam.pipelines.cli.help_pages import HelpedCommand
 from roibeam.pipelines.common.console.printable_streams import Unchanged
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.console.request_options import KEPT, OUTPUT, QUESTION, Json, argument, option
-from roibeam.pipelines.extract.request import (
-    DetectorOptions,
-    ExtractRequest,
-)
+from roibeam.pipelines.extract.request import DetectorOptions, ExtractRequest
 from roibeam.pipelines.extract.shard.process_setup import use_one_arena
 
 

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from roibeam.pipelines.finetuning.score_run import Score, ScoredFigure
 
 
-def finetune_command(
-    request: FinetuneRequest,
-    json: Json = False,
-) -> None:
+def finetune_command(request: FinetuneRequest, json: Json = False) -> None:
     """Trains a pre-trained model on a task, from stored features or through the detector's network.
 
     Tasks are vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, flickr30k-entities, retrieval and those of GLUE (cola,
@@ -103,10 +100,7 @@ def _print_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> No
     typer.echo(f"{path}   all of it")
 
 
-def predict_command(
-    request: PredictRequest,
-    json: Json = False,
-) -> None:
+def predict_command(request: PredictRequest, json: Json = False) -> None:
     """Writes a fine-tuned model's predictions, as the task's test server takes them.
 
     `roibeam score` scores them; what it tells of the model lies beside them, in FILE.card.json. A call that was ended

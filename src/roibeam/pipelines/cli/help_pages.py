@@ -4,8 +4,6 @@ A page is text: usage, what the command does, examples, arguments, options in gr
 whose import takes longer than all of this, and have no second page for options that few need.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

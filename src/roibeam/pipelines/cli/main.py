@@ -3,8 +3,6 @@
 Little is imported here, so that a library that cannot be imported ends in that line too.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any, NoReturn
 

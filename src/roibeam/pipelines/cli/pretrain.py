@@ -13,10 +13,7 @@ from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.common.compute import sleep_beside_others
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.console.request_options import TRAINING, Json, option
-from roibeam.pipelines.pretraining.request import (
-    PretrainRequest,
-    RequestedModel,
-)
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedModel
 
 if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.checked_request import RequestedStage

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 
 def recipes_command(
-    name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
-    as_json: Json = False,
+    name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None, as_json: Json = False
 ) -> None:
     """Lists the published training runs that can be repeated.
 

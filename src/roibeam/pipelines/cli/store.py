@@ -1,7 +1,5 @@
 """`roibeam store info | verify | show | ids | dead-letters | copy | plan | repair`, and the group of store commands."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -256,10 +254,7 @@ _STORE = argument("STORE", "Store: a folder, or its URL (s3://, gs://, ...).")
 
 @store_app.command("info", cls=HelpedCommand)
 @request_command
-def info_command(
-    store: Annotated[str, _STORE],
-    as_json: Json = False,
-) -> None:
+def info_command(store: Annotated[str, _STORE], as_json: Json = False) -> None:
     """Shows what is in a store, and how its features were made.
 
     Examples:
@@ -362,10 +357,7 @@ def show_command(
 
 @store_app.command("ids", cls=HelpedCommand)
 @request_command
-def ids_command(
-    store: Annotated[str, _STORE],
-    as_json: Json = False,
-) -> None:
+def ids_command(store: Annotated[str, _STORE], as_json: Json = False) -> None:
     """Lists the image ids of a store, one on each line.
 
     Such a list in a file, or a part of it, is what `roibeam store copy --ids` takes. An id that a line cannot hold, as
@@ -399,10 +391,7 @@ def ids_command(
 
 @store_app.command("dead-letters", cls=HelpedCommand)
 @request_command
-def dead_letters_command(
-    store: Annotated[str, _STORE],
-    as_json: Json = False,
-) -> None:
+def dead_letters_command(store: Annotated[str, _STORE], as_json: Json = False) -> None:
     """Lists the images that gave no record, one on each line.
 
     A line has the image id, its location, stage, reason and detail, with tabs between. While a run is at work, those of

@@ -1,7 +1,5 @@
 """`roibeam store import | export | diff`: features of other code bases, and how two sets of features compare."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import asdict
 from pathlib import Path

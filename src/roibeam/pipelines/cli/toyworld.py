@@ -13,9 +13,8 @@ from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.common.console.request_options import KEPT, PERFECT, SPEED, TRAINING, Json, argument, option
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.toyworld.perfect_store import Perception, WrittenStore
-    from roibeam.pipelines.toyworld.world_files import WrittenFiles
-    from roibeam.pipelines.toyworld.write import WorldSummary
+    from roibeam.pipelines.toyworld.perfect_store import Perception
+    from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles
     from roibeam.pipelines.toyworld.write_web import ToyWeb
 
 
@@ -80,61 +79,39 @@ def toyworld_command(
     """
     from roibeam.pipelines.toyworld.entities import ToyEntities
     from roibeam.pipelines.toyworld.perfect_store import PerfectStore
-    from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks, toy_levels
+    from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
     from roibeam.pipelines.toyworld.write import write_world
 
     faults = {"noise": noise, "missed": missed, "doubled": doubled, "box_jitter": box_jitter}
     perception = _perception({name: value for name, value in faults.items() if value is not None}, perfect_store)
-    requested_tasks = None if tasks is None else ToyTasks(tasks, out, seed, num_images)
-    requested_entities = None if entities is None else ToyEntities(entities, out, seed, num_images)
-    requested_store = None
+    requested: dict[str, FolderBesideWorld | PerfectStore] = {}
+    if tasks is not None:
+        requested["tasks"] = ToyTasks(tasks, out, seed, num_images)
+    if entities is not None:
+        requested["entities"] = ToyEntities(entities, out, seed, num_images)
+    given = {"--pages": pages, "--page-kb": page_kb, "--web-port": web_port}
+    if (asked := _web(web, out, seed, num_images, given)) is not None:
+        requested["web"] = asked
     if perfect_store is not None:
         folder = None if tasks is None else Path(tasks)
-        requested_store = PerfectStore(perfect_store, out, perception, seed, num_images, folder)
-    requested_web = _web(web, out, seed, num_images, {"--pages": pages, "--page-kb": page_kb, "--web-port": web_port})
-    for each in (requested_tasks, requested_entities, requested_store, requested_web):
-        if each is not None:
-            each.check()
+        requested["perfect_store"] = PerfectStore(perfect_store, out, perception, seed, num_images, folder)
+    for each in requested.values():
+        each.check()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = cores if workers is None else workers
     done = write_world(out, seed=seed, num_images=num_images, workers=workers)
-    made_tasks = None if requested_tasks is None else requested_tasks.write(toy_levels)
-    made_entities = None if requested_entities is None else requested_entities.write()
-    made_web = None if requested_web is None else requested_web.write(workers)
-    written = None if requested_store is None else requested_store.write()
+    made = {name: each.write(workers) for name, each in requested.items()}
     if as_json:
-        summary = {"out": str(out), "drawn": done.drawn, "seconds": round(done.seconds, 3), "world": done.manifest}
-        if made_tasks is not None:
-            summary["tasks"] = {"tasks": tasks, "seconds": round(made_tasks.seconds, 3)} | made_tasks.manifest
-        if made_entities is not None:
-            summary["entities"] = {
-                "entities": entities,
-                "seconds": round(made_entities.seconds, 3),
-                **made_entities.manifest,
-            }
-        if made_web is not None:
-            summary["web"] = {"web": web, "seconds": round(made_web.seconds, 3)} | made_web.manifest
-        if written is not None:
-            summary["perfect_store"] = {
-                "store": perfect_store,
-                "written": written.written,
-                "seconds": round(written.seconds, 3),
-                "records": written.manifest.num_records,
-                "regions": written.manifest.num_regions,
-                "feature_space": written.manifest.fingerprint.feature_space,
-                "perception": vars(perception),
-            }
+        summary = {"out": str(out), "drawn": done.num_new, "seconds": round(done.seconds, 3), "world": done.manifest}
+        for name, written in made.items():
+            key = "store" if name == "perfect_store" else name
+            summary[name] = {key: requested[name].folder, "seconds": round(written.seconds, 3)} | written.manifest
         typer.echo(json_line(summary))
         return
     typer.echo("\n".join(_lines(out, num_images, done)))
-    if made_tasks is not None:
-        typer.echo("\n".join(_task_lines(str(tasks), made_tasks)))
-    if made_entities is not None:
-        typer.echo("\n".join(_entity_lines(str(entities), made_entities)))
-    if made_web is not None:
-        typer.echo("\n".join(_web_lines(str(web), made_web)))
-    if written is not None:
-        typer.echo("\n".join(_store_lines(str(perfect_store), written, perception)))
+    lines = {"tasks": _task_lines, "entities": _entity_lines, "web": _web_lines, "perfect_store": _store_lines}
+    for name, written in made.items():
+        typer.echo("\n".join(lines[name](requested[name].folder, written)))
 
 
 def _perception(faults: dict[str, float], store: str | None) -> Perception:
@@ -158,13 +135,13 @@ def _web(web: str | None, out: Path, seed: int, num_images: int, given: dict[str
     return ToyWeb(web, out, seed, num_images, pages or 1000, port or 8780, page_kb or 6)
 
 
-def _lines(out: Path, num_images: int, done: WorldSummary) -> Iterator[str]:
+def _lines(out: Path, num_images: int, done: WrittenFiles) -> Iterator[str]:
     from roibeam.pipelines.toyworld.world import PLACES
     from roibeam.pipelines.toyworld.write import CONTACT_SHEET_NAME
 
     statistics = done.manifest["statistics"]
-    if done.drawn:
-        yield f"{num_images:,} pictures, {done.drawn:,} drawn now, in {done.seconds:.0f} s"
+    if done.num_new:
+        yield f"{num_images:,} pictures, {done.num_new:,} drawn now, in {done.seconds:.0f} s"
     else:
         yield f"{num_images:,} pictures, all there already"
     yield f"  {statistics['objects']:,} objects, {statistics['captions']:,} captions"
@@ -181,7 +158,7 @@ def _task_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
     from roibeam.pipelines.toyworld.tasks.write_tasks import CEILING, FLOOR
 
     rows, levels = made.manifest["rows"], made.manifest["levels"]
-    yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"
+    yield f"{folder}: {made.words}"
     for task, splits in rows.items():
         yield f"  {task}: {', '.join(f'{split} {count:,}' for split, count in splits.items())}"
     yield f"  {'':<28}{'ceiling, %':>12}{'blind, %':>12}"
@@ -195,21 +172,22 @@ def _task_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
 
 def _entity_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
     counts, images = made.manifest["counts"], made.manifest["images"]
-    yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"
+    yield f"{folder}: {made.words}"
     yield f"  images: {', '.join(f'{split} {count:,}' for split, count in images.items())}"
     yield f"  {counts['captions']:,} captions, {counts['phrases']:,} phrases, {counts['with boxes']:,} with boxes"
 
 
 def _web_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
     manifest = made.manifest
-    yield f"{folder}: {f'written in {made.seconds:.0f} s' if made.is_new else 'all there already'}"
+    yield f"{folder}: {made.words}"
     yield f"  {manifest['pages']:,} pages: {', '.join(f'{kind} {n:,}' for kind, n in manifest['kinds'].items())}"
     yield f"  {manifest['good_pictures']:,} pictures with a good text"
     yield f"Serve it: python -m http.server {manifest['port']} --bind 127.0.0.1 --directory {Path(folder) / 'site'}"
 
 
-def _store_lines(store: str, written: WrittenStore, perception: Perception) -> Iterator[str]:
-    now = f"{written.written:,} written now, in {written.seconds:.0f} s" if written.written else "all there already"
-    records, regions = written.manifest.num_records, written.manifest.num_regions
-    yield f"{store}: {records:,} pictures, {regions:,} regions, {now}"
-    yield f"  seen with {perception.words}"
+def _store_lines(folder: str, made: WrittenFiles) -> Iterator[str]:
+    from roibeam.pipelines.toyworld.perfect_store import Perception
+
+    now = f"{made.num_new:,} written now, in {made.seconds:.0f} s" if made.num_new else made.words
+    yield f"{folder}: {made.manifest['records']:,} pictures, {made.manifest['regions']:,} regions, {now}"
+    yield f"  seen with {Perception(**made.manifest['perception']).words}"

@@ -6,8 +6,6 @@ than `max_images_per_text` images kept goes, with all its pairs.
 Pairs lie in a table on disk. Memory holds some 30 bytes of each picture, and no text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

@@ -6,8 +6,6 @@
 A second run does what is missing. The result does not depend on workers or runner.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Decoding never fails: bytes without a meaning in the page's charset become U+FFF
 browsers do. HTML has no entities but its own, so there is no bomb to go off; scripts are removed unread.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections.abc import Iterator

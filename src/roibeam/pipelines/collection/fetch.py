@@ -4,8 +4,6 @@ Images that an earlier collection fetched are taken along: no server gets a seco
 changed. Addresses and candidates go through a table on disk, so memory does not grow with them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -7,8 +7,6 @@ photos/         the images of kept pairs, links to the fetched files
 dropped.parquet pairs that aggregation dropped, with reasons
 """
 
-from __future__ import annotations
-
 import filecmp
 import os
 import re

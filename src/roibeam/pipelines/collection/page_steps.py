@@ -6,8 +6,6 @@ the points, words and thresholds are roibeam's. Rules for texts run cheapest fir
 reason. Known words are those of the text's language; lists of bad spans, spam and adult words are English.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The order is that of the names, in bytes. One unit is done by one worker from en
 on the number of workers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -3,8 +3,6 @@
 A reason is a code, one for each rule, grouped by the step that drops. A broken page was read, but is no page.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum

@@ -4,8 +4,6 @@ Pornographic pictures are detected by NudeNet's small detector of body parts, wh
 (320n.onnx, 12 MB). The paper used a classifier of its own, not described. OpenNSFW's wheel needs a Pillow of 2021.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ Everything from pages is hostile: each text is escaped where it becomes markup, 
 small JPEGs, and the page loads nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections import Counter
@@ -126,7 +124,7 @@ def summary_text(done: Collection, out: Path) -> str:
     """Formats the counts by step and reason, and the tree that was written."""
     lines = [
         f"{plural(done.pairs.num_kept, 'pair')} of {plural(done.pages.taken, 'page')}; "
-        f"{done.figures.mean_words():.1f} words a text (the paper's mean is {paper_mean_words()})",
+        f"{done.figures.mean_words():.1f} words a text (the paper's mean is {paper_mean_words()})"
     ]
     if not done.pairs.num_kept:
         lines.append("nothing was kept: see the commonest reasons below, and examples of each in report.html")

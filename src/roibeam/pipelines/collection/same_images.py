@@ -4,8 +4,6 @@ The hash (pHash) is 64 bits of the low frequencies of a DCT, which a smaller or 
 evaluation sets are recognised by id, bytes or hash, and must not be collected.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ All others are roibeam's; the published ones that they are based on are named (D
 `baselines/apply_filter.py`; OBELICS: arXiv:2306.16527).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 # py3langid's codes of languages with a list of wordfreq's and with blanks between words.

@@ -5,8 +5,6 @@ the crawler: the end of its gzip member, or its Content-Length. A page that hold
 Only behind damage is the next record searched by its first bytes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import zlib

@@ -4,8 +4,6 @@ Nothing here needs a script, a font file or the network. Every text is escaped w
 boxes fills its width, on a phone and on a desk.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import unicodedata

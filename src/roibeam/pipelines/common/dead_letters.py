@@ -1,7 +1,5 @@
 """Dead letters: the images that gave no record, or no file, in one table for people, dead_letters.parquet."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -7,8 +7,6 @@ name-not-utf8:/photos/a\\xff.jpg     a file name that is not UTF-8: bytes that a
 id-too-long:/photos/...             an id of over 511 bytes, which is cut and has the start of its SHA-256 behind it
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import unicodedata

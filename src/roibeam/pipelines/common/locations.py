@@ -11,8 +11,6 @@ read 16 MB at a time; in `RangedFile` a place far ahead is a request of its own 
 read in ever larger pieces.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

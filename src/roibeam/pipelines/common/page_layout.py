@@ -5,8 +5,6 @@ what its reader must know before anything else. A page is written at a new place
 over nothing else.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass

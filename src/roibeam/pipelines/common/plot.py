@@ -7,8 +7,6 @@ dark. The same numbers give the same text. matplotlib is imported when the first
 `write_picture` replaces an older picture of roibeam, and nothing else.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import math

@@ -1,7 +1,5 @@
 """Temporary database for tables too large for memory: a file that only its connection sees, gone with it."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -72,12 +72,19 @@ def check_probabilities(sampling: object, *names: str) -> None:
             raise ValueError(f"{type(sampling).__name__}: {name} must be in 0..1, got {getattr(sampling, name)}")
 
 
-def check_choice(sampling: object, name: str, allowed: Collection[str]) -> None:
-    """Raises ValueError when the field `name` is none of `allowed`."""
-    if getattr(sampling, name) not in allowed:
-        raise ValueError(
-            f"{type(sampling).__name__}: {name} must be one of {', '.join(allowed)}, got {getattr(sampling, name)!r}"
-        )
+def check_choices(settings: object, **allowed: Collection[str]) -> None:
+    """Raises ValueError for a field, by its name, that has none of the allowed values."""
+    for name, values in allowed.items():
+        if (got := getattr(settings, name)) not in values:
+            raise ValueError(f"{type(settings).__name__}: {name} must be one of {', '.join(values)}, got {got!r}")
+
+
+def check_least(settings: object, **least: float) -> None:
+    """Raises ValueError for a field, by its name, that is less than its least value, or NaN."""
+    for name, value in least.items():
+        if not (got := getattr(settings, name)) >= value:
+            what = f"be at least {value}" if value else "not be negative"
+            raise ValueError(f"{type(settings).__name__}: {name} must {what}, got {got}")
 
 
 def check_width(config: ReadsRegions, record: RegionRecord, *, box_numbers: bool = False, setting: str = "") -> None:
@@ -118,12 +125,6 @@ def check_vocabulary(config: ReadsRegions, tokenizer: CaptionTokenizer) -> None:
             f"the tokenizer ({tokenizer.description}) has {tokenizer.vocab_size} pieces, the model was made for "
             f"{config.vocab_size}; set vocab_size"
         )
-
-
-def check_text_room(sampling: object, name: str, least: int) -> None:
-    """Raises ValueError when the field of that name is less than `least`."""
-    if getattr(sampling, name) < least:
-        raise ValueError(f"{type(sampling).__name__}: {name} must be at least {least}, got {getattr(sampling, name)}")
 
 
 def check_positions(positions: int, max_pieces: int) -> None:

@@ -47,13 +47,12 @@ from roibeam.pipelines.pretraining.requested_settings import (
     encoder_of,
     model_overrides,
     recipe_of,
-    requested_choice,
     sections_of_encoder,
     system_of_folder,
     train_config_of,
     with_masking,
 )
-from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions
+from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions, chosen_encoder
 from roibeam.pipelines.training.model_files.model_folder import (
     CONFIG,
     bert_files,
@@ -206,7 +205,7 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     data, spec, named = request.data, request.model, NamedFiles()
     recipe = recipe_of(request)
     has_own_encoder = request.end_to_end and spec.from_run is None and not goes_on
-    sizes = named.look(lambda: requested_choice(encoder_of(request, recipe)).config) if has_own_encoder else None
+    sizes = named.look(lambda: chosen_encoder(encoder_of(request, recipe)).config) if has_own_encoder else None
     for check in (
         lambda: _check_stores(request),
         lambda: _check_model(request, recipe),

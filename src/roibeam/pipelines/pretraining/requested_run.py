@@ -53,7 +53,6 @@ from roibeam.pipelines.pretraining.requested_settings import (
     recipe_of,
     recorded_masking,
     recorded_recipe_notes,
-    requested_choice,
     sections_of_encoder,
     train_config_of,
     with_masking,
@@ -61,7 +60,7 @@ from roibeam.pipelines.pretraining.requested_settings import (
 from roibeam.pipelines.pretraining.run_setup import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import ModelChoice, System, system_named
-from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions
+from roibeam.pipelines.training.model_files.encoder_settings import chosen_encoder, encoder_at_start
 from roibeam.pipelines.training.model_files.joint_checkpoint import (
     JointCheckpoint,
     JointDetector,
@@ -78,24 +77,17 @@ def encoder_sections(
     spec: RequestedEncoder, whole_image: str, start: ModelCheckpoint | None, recipe: Recipe | None = None
 ) -> dict[str, Any]:
     """The sections of `--set` with their defaults: those of the run that this one continues, if any."""
-    if isinstance(start, JointCheckpoint):
-        for name in ("detector", "weights", "conventions"):
-            if getattr(spec, name) is not None:
-                raise ValueError(
-                    f"--{name}: {start.source} brings its region encoder; leave it out, or start from a model alone"
-                )
-        encoder = region_encoder_of(start.joint)
-        options = EncoderOptions(frozen_stages=encoder.frozen_stages, mask_channels=encoder.mask_channels)
-        return sections_of_encoder(spec, encoder.config, options, start.joint.choices, recipe)
-    choices = EndToEndChoices(whole_image=whole_image)
-    return sections_of_encoder(spec, requested_choice(spec).config, EncoderOptions(), choices, recipe)
+    own = region_encoder_of(start.joint) if isinstance(start, JointCheckpoint) else None
+    sizes, options = encoder_at_start(spec, own, None if start is None else start.source)
+    choices = start.joint.choices if isinstance(start, JointCheckpoint) else EndToEndChoices(whole_image=whole_image)
+    return sections_of_encoder(spec, sizes, options, choices, recipe)
 
 
 def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start: ModelCheckpoint | None) -> EndToEnd:
     chosen = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
     config = sections["detector"]
     if not isinstance(start, JointCheckpoint):
-        encoder = requested_choice(spec)
+        encoder = chosen_encoder(spec)
         part = _detector_part(
             spec, sections, Vocabulary(encoder.class_names, encoder.attribute_names), encoder.conventions
         )

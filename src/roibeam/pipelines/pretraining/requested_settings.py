@@ -15,22 +15,20 @@ import numpy as np
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.training.rules import LossRules, SamplingRules
-from roibeam.extraction.weights.detector_choice import ChosenDetector
 from roibeam.messages import name_hint
 from roibeam.model.common.fields import MASKINGS, EndToEndChoices
 from roibeam.pipelines.common.compute import num_processes
 from roibeam.pipelines.common.console.overrides import parse_value
+from roibeam.pipelines.data.compatibility import check_least
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM, NAMED_SYSTEMS, NamedSystem
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedEncoder
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.training.model_files.encoder_settings import (
-    DEFAULT_ENCODER,
     TOY_ENCODER,
     EncoderOptions,
     LossWeights,
-    choose_encoder,
 )
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, recorded_steps, saved_config, with_saved
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
@@ -65,8 +63,7 @@ class PhotoRules:
     skip_broken: bool = False
 
     def __post_init__(self) -> None:
-        if self.read_ahead < 1:
-            raise ValueError(f"PhotoRules: read_ahead must be at least 1, got {self.read_ahead}")
+        check_least(self, read_ahead=1)
         if not all(isinstance(edge, int) and edge >= 16 for edge in self.short_edges):
             raise ValueError(f"PhotoRules: short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
         if self.fixed_size and self.short_edges:
@@ -142,11 +139,6 @@ def system_of_folder(folder: Path) -> str | None:
     architectures = config.get("architectures") if isinstance(config, dict) else None
     named = {each.architecture: name for name, each in NAMED_SYSTEMS.items()}
     return named.get(architectures[0]) if isinstance(architectures, list) and architectures else None
-
-
-def requested_choice(spec: RequestedEncoder) -> ChosenDetector:
-    """The detector whose encoder a new run starts from."""
-    return choose_encoder(spec.detector or DEFAULT_ENCODER, spec.weights, spec.conventions)
 
 
 def encoder_of(request: PretrainRequest, recipe: Recipe | None) -> RequestedEncoder:

@@ -10,8 +10,6 @@ This holds for the first caption of a scene. The writer then goes on until it ha
 caption, if there is one, is t with the likelihood of t divided by 1 less that of the first.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

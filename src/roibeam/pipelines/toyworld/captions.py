@@ -4,8 +4,6 @@ Each tells less than the scene graph, so that many are true of other scenes too.
 but for numbers: "two balls" means exactly two.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

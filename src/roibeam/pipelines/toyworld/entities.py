@@ -11,11 +11,9 @@ A group of a given number has one chain, as an object has. Pixels count from 1, 
 is there is whole. FROZEN: heads are compared on these files; a change must raise `ENTITIES_VERSION`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from roibeam.pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, RELATIO
 from roibeam.pipelines.toyworld.formats import add_child, add_element
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
 from roibeam.pipelines.toyworld.world import CATEGORIES
-from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles, write_text
+from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, write_text
 from roibeam.pipelines.toyworld.write import PICTURES
 
 ROOT = -1
@@ -69,9 +67,7 @@ class ParsedCaption:
 
 def parse_of(caption: SceneCaption) -> ParsedCaption:
     """Parses a caption; ValueError for one that `captions` does not write."""
-    reader = _Reader(caption)
-    reader.read()
-    return reader.parsed()
+    return _Reader(caption).parsed()
 
 
 @dataclass
@@ -91,6 +87,7 @@ class _Reader:
         )
 
     def parsed(self) -> ParsedCaption:
+        self._read()
         words = [self.words[0].capitalize(), *self.words[1:], "."]
         root = next(place for place, head in self.heads.items() if head == ROOT)
         self._hang(len(self.words), root, "punct")
@@ -102,7 +99,7 @@ class _Reader:
             tuple(self.parts),
         )
 
-    def read(self) -> None:
+    def _read(self) -> None:
         if self.words[0] == "there":
             self._take(1, "expl")
             self._take(ROOT, "root")
@@ -196,14 +193,9 @@ class ToyEntities(FolderBesideWorld):
     """Request for the entities of a world."""
 
     option, holds, manifest_name = "--entities", "entities", ENTITIES_NAME
+    format, version = ENTITIES_FORMAT, ENTITIES_VERSION
 
-    def write(self) -> WrittenFiles:
-        return self.written(self._write_files)
-
-    def plan(self) -> dict[str, Any]:
-        return {"format": ENTITIES_FORMAT, "entities_version": ENTITIES_VERSION} | super().plan()
-
-    def _write_files(self, folder: Path) -> dict[str, Any]:
+    def _write_files(self, folder: Path, workers: int) -> dict[str, Any]:
         splits: dict[str, list[str]] = {"train": [], "val": [], "test": []}
         counts, digest = Counter[str](), hashlib.sha256()
 
@@ -301,9 +293,6 @@ def _marked(caption: ParsedCaption, chains: _Chains) -> str:
 
 def _block(picture: Picture, place: int, caption: ParsedCaption) -> str:
     """Returns ten columns as of CoNLL-X, words counted from 1."""
-    return "".join([f"# sent_id = {picture.number}#{place}\n", *_lines(caption), "\n"])
-
-
-def _lines(caption: ParsedCaption) -> Iterator[str]:
-    for place, (word, head, label) in enumerate(zip(caption.words, caption.heads, caption.labels, strict=True)):
-        yield f"{place + 1}\t{word}\t_\t_\t_\t_\t{head + 1}\t{label}\t_\t_\n"
+    words = enumerate(zip(caption.words, caption.heads, caption.labels, strict=True), start=1)
+    lines = [f"{number}\t{word}\t_\t_\t_\t_\t{head + 1}\t{label}\t_\t_" for number, (word, head, label) in words]
+    return "\n".join([f"# sent_id = {picture.number}#{place}", *lines, "", ""])

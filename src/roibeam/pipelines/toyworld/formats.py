@@ -6,8 +6,6 @@ xmax is x + width); Sharma et al. 2018 (Conceptual Captions TSV); Ordonez et al.
 cs.stanford.edu/people/karpathy/deepimagesent (splits); google-research/bert create_pretraining_data.py (text).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

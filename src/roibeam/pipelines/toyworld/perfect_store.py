@@ -5,8 +5,6 @@ model from such regions does not depend on the quality of a detector. The cost o
 fault at a time. The store has all pictures, under the ids that an extraction of the world's folder gives them.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +28,7 @@ from roibeam.pipelines.toyworld.picture import SCENES_NAME, read_pictures
 from roibeam.pipelines.toyworld.scene import Scene, generate
 from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task, read_names
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, place_of
-from roibeam.pipelines.toyworld.world_files import check_beside
+from roibeam.pipelines.toyworld.world_files import WrittenFiles, check_beside
 from roibeam.pipelines.toyworld.write import PICTURES
 
 FEATURE_DIM = 96
@@ -176,15 +174,6 @@ _NLVR2 = Nlvr2Task.name
 
 
 @dataclass(frozen=True)
-class WrittenStore:
-    """Store that a run found or made; `written` counts the pictures that were missing."""
-
-    manifest: StoreManifest
-    written: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class PerfectStore:
     """Request for the perfect store of a world.
 
@@ -207,8 +196,9 @@ class PerfectStore:
         if folder.is_dir() and any(folder.iterdir()):
             self._check_existing(folder)
 
-    def write(self) -> WrittenStore:
-        """Writes the regions of all pictures of the drawn world, or those that are missing."""
+    def write(self, workers: int = 1) -> WrittenFiles:
+        """Writes the regions of all pictures of the drawn world, or those that are missing. The manifest of the result
+        has what people want to know of the store's."""
         start, folder = time.monotonic(), Path(self.folder)
         before = sum(ShardManifest.read(path).num_records for path in folder.glob("part-*.json"))
         names: dict[str, list[str]] = {}  # NLVR2's, by image id, as `roibeam extract TASKS` has them too
@@ -218,7 +208,15 @@ class PerfectStore:
         with Progress("writing regions", total, PICTURES) as progress:
             scenes = progress.counting(_scenes(self.world, names))
             manifest = write_perfect_store(folder, scenes, self.perception, photos=self.world)
-        return WrittenStore(manifest, manifest.num_records - before, time.monotonic() - start)
+        num_new = manifest.num_records - before
+        facts = {
+            "written": num_new,
+            "records": manifest.num_records,
+            "regions": manifest.num_regions,
+            "feature_space": manifest.fingerprint.feature_space,
+            "perception": vars(self.perception),
+        }
+        return WrittenFiles(facts, num_new, time.monotonic() - start)
 
     def _check_existing(self, folder: Path) -> None:
         for path in sorted(folder.glob("part-*.json")):

@@ -3,8 +3,6 @@
 Statistics: sizes, occlusion, crowding, and how far words alone predict.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators"
 multiplications modulo 2**64. numpy's generators promise no such thing for their distributions.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate

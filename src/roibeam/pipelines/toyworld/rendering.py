@@ -6,8 +6,6 @@ Grounds are six materials, each a texture from which every scene takes another p
 file imports little, so that processes start quickly.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache
@@ -320,7 +318,12 @@ def draw_samples(folder: Path, *, count: int, seed: int = 0) -> Path:
 
 def _write_jpeg(path: Path, drawing: Drawing) -> None:
     pixels, quality = render(drawing)
-    done, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    path.write_bytes(encoded(pixels, ".jpg", quality))
+
+
+def encoded(pixels: np.ndarray, extension: str, quality: int) -> bytes:
+    """Returns the file's bytes; `quality` is JPEG's."""
+    done, data = cv2.imencode(extension, pixels, [cv2.IMWRITE_JPEG_QUALITY, quality] if extension == ".jpg" else [])
     if not done:
-        raise OSError(f"cannot encode {path}")
-    path.write_bytes(data.tobytes())
+        raise OSError(f"cannot encode a picture of {pixels.shape} as {extension}")
+    return data.tobytes()

@@ -5,8 +5,6 @@ their colours (`render`) cannot change a label. Relations hold only between obje
 scored. The opposite ("right of", "below", "behind", "smaller than") holds the other way round.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 
@@ -132,7 +130,7 @@ def generate(seed: int, index: int) -> Drawing:
     """Scene `index` of the world `seed`: depends on these two numbers only, not on how many scenes are made."""
     stream = IntegerStream(seed, _PURPOSE, index)
     width, height = stream.between(MIN_EDGE, MAX_EDGE), stream.between(MIN_EDGE, MAX_EDGE)
-    theme = list(world.THEMES)[stream.weighted(_theme_weights())]
+    theme = list(world.THEMES)[stream.weighted(_THEME_WEIGHTS)]
     ground = world.THEMES[theme][stream.weighted(_GROUND_WEIGHTS)]
     owner = np.full((height, width), -1, np.int8)
     placed: list[_Placed] = []
@@ -144,13 +142,9 @@ def generate(seed: int, index: int) -> Drawing:
     return Drawing(scene, [thing.layer for thing in placed], owner)
 
 
+_COLOUR_WEIGHTS = Weights(world.COLOUR_WEIGHTS)
 _CATEGORY_NAMES, _COLOUR_NAMES = tuple(world.CATEGORIES), tuple(world.COLOURS)
-_GROUND_WEIGHTS = Weights((2, 1))
-
-
-@cache
-def _theme_weights() -> Weights:
-    return Weights(world.THEME_WEIGHTS)
+_GROUND_WEIGHTS, _THEME_WEIGHTS = Weights((2, 1)), Weights(world.THEME_WEIGHTS)
 
 
 @cache
@@ -167,9 +161,6 @@ def _category_weights(theme: str) -> Weights:
 def _first_counts_double(count: int) -> Weights:
     """Weights that make the first as likely as the others together."""
     return Weights([max(count - 1, 1)] + [1] * (count - 1))
-
-
-_COLOUR_WEIGHTS = Weights(world.COLOUR_WEIGHTS)
 
 
 def _add_object(stream: IntegerStream, theme: str, owner: np.ndarray, placed: list[_Placed]) -> None:

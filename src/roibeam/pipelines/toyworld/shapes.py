@@ -5,8 +5,6 @@ are whole numbers, curves too: the points of a circle are the rational ones, ((1
 So the pixels of an object never depend on a library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

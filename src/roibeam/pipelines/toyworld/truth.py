@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 
@@ -84,16 +84,16 @@ class Existence:
             choices.append(known.matching(noun))
             if not choices[-1]:
                 return False
-        return self._can_be_met(choices, (), known.relations)
+        return self.can_be_met(choices, known.relations)
 
-    def _can_be_met(
-        self, choices: list[list[int]], chosen: tuple[int, ...], relations: frozenset[tuple[int, str, int]]
+    def can_be_met(
+        self, choices: list[list[int]], relations: Set[tuple[int, str, int]], chosen: tuple[int, ...] = ()
     ) -> bool:
-        """Whether the nouns after those `chosen` for can be met too."""
+        """Whether different things of the `choices` of each noun, the first of them `chosen`, have the relations."""
         if len(chosen) == len(choices):
             return all((chosen[r.subject], r.name, chosen[r.target]) in relations for r in self.relations)
         return any(
-            self._can_be_met(choices, (*chosen, number), relations)
+            self.can_be_met(choices, relations, (*chosen, number))
             for number in choices[len(chosen)]
             if number not in chosen
         )

@@ -5,8 +5,6 @@ any size, or no photo at all. Workers draw some pages of the plan; this file imp
 quickly.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +19,7 @@ import numpy as np
 
 from roibeam.pipelines.toyworld.picture import Picture, describe
 from roibeam.pipelines.toyworld.randomness import IntegerStream
-from roibeam.pipelines.toyworld.rendering import render
+from roibeam.pipelines.toyworld.rendering import encoded, render
 from roibeam.pipelines.toyworld.scene import Drawing, generate
 from roibeam.pipelines.toyworld.web_texts import (
     FIRST_WEB_SCENE,
@@ -160,12 +158,7 @@ def charset_of(plan: PagePlan) -> str:
 
 
 def page_html(
-    plan: PagePlan,
-    stream: IntegerStream,
-    url: str,
-    picture: PagePicture,
-    texts: Sequence[PageText],
-    num_bytes: int,
+    plan: PagePlan, stream: IntegerStream, url: str, picture: PagePicture, texts: Sequence[PageText], num_bytes: int
 ) -> bytes:
     """Writes a page.
 
@@ -292,14 +285,6 @@ def _scanned(canvas: np.ndarray, stream: IntegerStream) -> np.ndarray:
     noise = np.random.PCG64(stream.below(1 << 30)).random_raw(-(-picture.size // 8)).view(np.uint8)[: picture.size]
     strength = stream.between(3, 5)  # bits to lose: 2 to 31 grey levels
     return cv2.add(picture, (noise >> strength).reshape(picture.shape))
-
-
-def encoded(pixels: np.ndarray, extension: str, quality: int) -> bytes:
-    """Returns the file's bytes; `quality` is JPEG's."""
-    done, data = cv2.imencode(extension, pixels, [cv2.IMWRITE_JPEG_QUALITY, quality] if extension == ".jpg" else [])
-    if not done:
-        raise OSError(f"cannot encode a picture of {pixels.shape} as {extension}")
-    return data.tobytes()
 
 
 def _light(stream: IntegerStream) -> tuple[int, int, int]:

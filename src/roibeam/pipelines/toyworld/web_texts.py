@@ -3,8 +3,6 @@
 Phrases that are not about a picture stand here too: site names, advertisements, other languages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

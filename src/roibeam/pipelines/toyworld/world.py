@@ -8,8 +8,6 @@ together in a scene belong together. So words alone predict something (a tree is
 set and split follow from a scene's number: no scene is in two, and more scenes move none.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 WORLD_VERSION = 1

@@ -1,20 +1,26 @@
-"""Files of a toy world: whole or absent; and folders of drawn data beside it: whether one can be made, or is there."""
-
-from __future__ import annotations
+"""Files of a toy world: whole or absent; drawn by several processes; and folders of drawn data beside the world."""
 
 import json
+import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, TypeVar
+
+import cv2
 
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.pipelines.toyworld.world import WORLD_VERSION
+
+_T = TypeVar("_T")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -67,23 +73,29 @@ class WrittenFiles:
 
     Attributes:
         manifest: content of the folder's own .json.
-        is_new: whether this run made it.
+        num_new: pictures, or folders, that this run made; 0 where all was there.
         seconds: that the run took.
     """
 
     manifest: dict[str, Any]
-    is_new: bool
+    num_new: int
     seconds: float
+
+    @property
+    def words(self) -> str:
+        """Whether this run wrote it."""
+        return f"written in {self.seconds:.0f} s" if self.num_new else "all there already"
 
 
 @dataclass(frozen=True)
-class FolderBesideWorld:
+class FolderBesideWorld(ABC):
     """Request for a folder of drawn data beside a world.
 
     Attributes:
         folder: as it was typed.
         option: that names the folder, such as "--tasks".
         holds: its content, for people: "tasks".
+        format, version: that identify the kind of folder in its manifest.
     """
 
     folder: str
@@ -93,33 +105,36 @@ class FolderBesideWorld:
     option: ClassVar[str]
     holds: ClassVar[str]
     manifest_name: ClassVar[str]
+    format: ClassVar[str]
+    version: ClassVar[int]
+
+    @abstractmethod
+    def _write_files(self, folder: Path, workers: int) -> dict[str, Any]:
+        """Writes all files but the manifest into a folder that is not there yet; returns more of the manifest."""
 
     def plan(self) -> dict[str, Any]:
-        """Required entries of the manifest; "format" identifies the kind of folder."""
-        return {"world": {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}}
+        """Required entries of the manifest."""
+        world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}
+        return {"format": self.format, f"{self.option[2:]}_version": self.version, "world": world}
 
     def check(self) -> None:
         """Checks that the folder can be written, or is there, before anything is drawn."""
         check_beside(self.option, self.folder, self.world, holds=self.holds)
         self._found()
 
-    def written(self, make: Callable[[Path], dict[str, Any]]) -> WrittenFiles:
-        """Makes the folder of the drawn world, or finds it.
-
-        Args:
-            make: writes all files but the manifest into a folder that is not there yet; gives more of the manifest.
-        """
+    def write(self, workers: int = 1) -> WrittenFiles:
+        """Makes the folder of the drawn world, or finds it."""
         start, out = time.monotonic(), Path(self.folder).resolve()
         with store_lock(self.world):
             found = self._found()
             if found is not None:
-                return WrittenFiles(found, False, time.monotonic() - start)
+                return WrittenFiles(found, 0, time.monotonic() - start)
             beside = out.with_name(f".{out.name}.tmp")
             shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
-            manifest = self.plan() | make(beside)
+            manifest = self.plan() | self._write_files(beside, workers)
             write_json_atomically(beside / self.manifest_name, manifest)
             os.replace(beside, out)
-        return WrittenFiles(manifest, True, time.monotonic() - start)
+        return WrittenFiles(manifest, 1, time.monotonic() - start)
 
     def _found(self) -> dict[str, Any] | None:
         """Returns the manifest of a folder that is there; None where the folder is new or empty."""
@@ -139,6 +154,30 @@ class FolderBesideWorld:
                     f"{where}: holds {self.holds} with {key} {found.get(key)}, requested {want}; name another folder"
                 )
         return found
+
+
+def in_processes(draw: Callable[..., _T], calls: Sequence[tuple[Any, ...]], workers: int) -> Iterator[_T]:
+    """Yields the results of calls in their order, drawn by several processes.
+
+    Ctrl-C is hidden from them: this process ends them, they would only print tracebacks.
+    """
+    if min(workers, len(calls)) <= 1:
+        yield from (draw(*call) for call in calls)
+        return
+    # Spawned, not forked: the parent may have threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            tasks = [pool.submit(draw, *call) for call in calls]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            for task in tasks:
+                yield task.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def check_beside(option: str, folder: str, world: Path, *, holds: str) -> None:

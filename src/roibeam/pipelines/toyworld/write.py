@@ -12,19 +12,12 @@ Pictures are drawn in chunks of 50. A chunk's scene graphs are written after its
 the same command resumes a stopped run. The result does not depend on the number of processes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from textwrap import wrap
@@ -43,10 +36,10 @@ from roibeam.pipelines.toyworld.captions import SceneCaption, write_captions
 from roibeam.pipelines.toyworld.formats import open_writers, write_corpus
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, Statistics, read_pictures
 from roibeam.pipelines.toyworld.randomness import MAX_SEED
-from roibeam.pipelines.toyworld.rendering import draw_chunk
+from roibeam.pipelines.toyworld.rendering import draw_chunk, encoded
 from roibeam.pipelines.toyworld.scene import find_relations, generate
 from roibeam.pipelines.toyworld.world import CATEGORIES, CYCLE, PLACES, WORLD_VERSION, SplitSlot
-from roibeam.pipelines.toyworld.world_files import write_text
+from roibeam.pipelines.toyworld.world_files import WrittenFiles, in_processes, write_text
 from roibeam.pipelines.training.model_files.vocabulary_training import made_vocabulary
 
 _COLUMNS = 3
@@ -70,11 +63,8 @@ def write_contact_sheet(path: Path, entries: Sequence[tuple[Picture, np.ndarray]
     rows = [_row(entries[start : start + _COLUMNS]) for start in range(0, len(entries), _COLUMNS)]
     strip = np.full((_MARGIN + _TITLE_FONT + 20, _WIDTH, 3), 255, np.uint8)
     sheet = np.vstack([_written(strip, [(_MARGIN, _MARGIN, title, _TITLE_FONT, _INK)]), *rows])
-    done, data = cv2.imencode(".jpg", sheet, [cv2.IMWRITE_JPEG_QUALITY, 80])
-    if not done:
-        raise OSError(f"cannot encode {path}")
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data.tobytes())
+    temporary.write_bytes(encoded(sheet, ".jpg", 80))
     os.replace(temporary, path)
 
 
@@ -150,16 +140,7 @@ PICTURES = Unit("picture", "pictures")
 _TEXT_SUFFIXES = frozenset({".json", ".jsonl", ".txt", ".tsv", ".xml"})
 
 
-@dataclass(frozen=True)
-class WorldSummary:
-    """World that a run found or made. `manifest` is the content of toyworld.json, `drawn` counts missing pictures."""
-
-    manifest: dict[str, Any]
-    drawn: int
-    seconds: float
-
-
-def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> WorldSummary:
+def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> WrittenFiles:
     """Makes OUT, finishes it, or finds it finished. Raises ValueError if OUT holds other things or another world, or a
     number is out of range."""
     _check(seed, num_images, workers)
@@ -172,14 +153,14 @@ def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> World
     with store_lock(out):
         _claim(out, plan)
         if (out / WORLD_NAME).exists():
-            return WorldSummary(_read_json(out / WORLD_NAME), 0, time.monotonic() - start)
+            return WrittenFiles(_read_json(out / WORLD_NAME), 0, time.monotonic() - start)
         drawn = _draw_all(out, seed, num_images, workers)
         with waiting("writing captions, boxes and the vocabulary"):
             manifest = plan | _assemble(out, seed, num_images)
         _remove_leftovers(out, WORLD_NAME)
         write_json_atomically(out / WORLD_NAME, manifest)
         shutil.rmtree(out / _PARTS_NAME)
-    return WorldSummary(manifest, drawn, time.monotonic() - start)
+    return WrittenFiles(manifest, drawn, time.monotonic() - start)
 
 
 def _check(seed: int, num_images: int, workers: int) -> None:
@@ -253,36 +234,10 @@ def _draw_all(out: Path, seed: int, num_images: int, workers: int) -> int:
     ]
     total = sum(last - first for first, last in missing)
     with Progress("drawing", num_images, PICTURES, done=num_images - total) as progress:
-        _draw_missing(out, seed, missing, workers, progress)
+        calls = [(_part(out, first), out, seed, first, last) for first, last in missing]
+        for count in in_processes(draw_chunk, calls, workers):
+            progress.to(progress.done + count)
     return total
-
-
-def _draw_missing(out: Path, seed: int, missing: list[tuple[int, int]], workers: int, progress: Progress) -> None:
-    if min(workers, len(missing)) <= 1:
-        for first, last in missing:
-            progress.to(progress.done + draw_chunk(_part(out, first), out, seed, first, last))
-        return
-    # Spawned, not forked: the parent may have threads.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
-        with _deaf_to_ctrl_c():
-            tasks = [pool.submit(draw_chunk, _part(out, first), out, seed, first, last) for first, last in missing]
-        try:
-            for task in as_completed(tasks):
-                progress.to(progress.done + task.result())
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Hides Ctrl-C from the processes started in the block: this one ends them, they would only print tracebacks."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _assemble(out: Path, seed: int, num_images: int) -> dict[str, Any]:

@@ -12,30 +12,25 @@ Pages name pictures by a server's address here: `python -m http.server PORT --bi
 folder that is there is whole. The result does not depend on the number of processes.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib
 import io
 import json
-import multiprocessing
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import cv2
 
 from roibeam.pipelines.common.console.progress import Progress, Unit
 from roibeam.pipelines.data.datasets.photo_folders import WEB_FORMAT, WEB_NAME
 from roibeam.pipelines.toyworld.web_pages import PAGES_FOLDER, WebPlan, draw_pages, draw_static
 from roibeam.pipelines.toyworld.web_texts import SENTENCES
 from roibeam.pipelines.toyworld.world import place_of
-from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles, write_text
+from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, in_processes, write_text
 
 _DATE = "2019-07-01T12:00:00Z"  # fixed: equal pages give equal files
 TRUTH_NAME = "truth.jsonl"
@@ -155,28 +150,27 @@ class ToyWeb(FolderBesideWorld):
     num_pages: int
     port: int
     page_kb: int
-    option, holds, manifest_name = "--web", "pages", WEB_NAME
+    option, holds, manifest_name, format, version = "--web", "pages", WEB_NAME, WEB_FORMAT, WEB_VERSION
 
     def check(self) -> None:
         if self.num_pages > MAX_PAGES:
             raise ValueError(f"--pages {self.num_pages:,}: a toy web has at most {MAX_PAGES:,} pages")
         super().check()
 
-    def write(self, workers: int) -> WrittenFiles:
-        """Writes the web, or finds it."""
-        Path(self.folder).resolve().parent.mkdir(parents=True, exist_ok=True)
-        return self.written(lambda folder: self._write_files(folder, workers))
-
     def plan(self) -> dict[str, Any]:
-        web = {"pages": self.num_pages, "port": self.port, "page_kb": self.page_kb}
-        return {"format": WEB_FORMAT, "web_version": WEB_VERSION} | super().plan() | web
+        return super().plan() | {"pages": self.num_pages, "port": self.port, "page_kb": self.page_kb}
 
     def _write_files(self, folder: Path, workers: int) -> dict[str, Any]:
         scenes = tuple(index for index in range(self.num_images) if _is_evaluated(index))
         plan = WebPlan(self.seed, self.num_pages, f"http://127.0.0.1:{self.port}", self.page_kb, scenes)
         folder.mkdir(parents=True)
         draw_static(folder, self.seed)
-        pages = [json.loads(line) for line in _drawn(folder, plan, workers)]
+        parts = [
+            (folder, plan, first, min(first + _CHUNK, plan.num_pages)) for first in range(0, plan.num_pages, _CHUNK)
+        ]
+        with Progress("writing pages", plan.num_pages, PAGES) as progress:
+            drawn = chain.from_iterable(in_processes(draw_pages, parts, workers))
+            pages = [json.loads(line) for line in progress.counting(drawn)]
         mark_shared(pages)
         truth = "".join(json.dumps(page, ensure_ascii=True) + "\n" for page in pages)
         images, pairs = _image_labels(pages), _pair_labels(pages)
@@ -196,22 +190,6 @@ def _is_evaluated(index: int) -> bool:
     """Whether results for captions are reported on a picture of the world."""
     place = place_of(index)
     return place.split == "test" and place.dataset in ("coco", "flickr30k")
-
-
-def _drawn(folder: Path, plan: WebPlan, workers: int) -> Iterator[str]:
-    """Yields the truth of all pages in order; the pages are drawn by several processes."""
-    parts = [(first, min(first + _CHUNK, plan.num_pages)) for first in range(0, plan.num_pages, _CHUNK)]
-    with Progress("writing pages", plan.num_pages, PAGES) as progress:
-        if min(workers, len(parts)) <= 1:
-            for first, last in parts:
-                yield from progress.counting(draw_pages(folder, plan, first, last))
-            return
-        # Spawned, not forked: the parent may have threads.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
-            tasks = [pool.submit(draw_pages, folder, plan, first, last) for first, last in parts]
-            for task in tasks:
-                yield from progress.counting(task.result())
 
 
 def _first_kinds(pages: Iterable[dict[str, Any]]) -> dict[str, str]:

@@ -62,7 +62,7 @@ class ItemCase(ModelArrays):
         """The array of a file whose name ends so; ValueError when there is not one."""
         found = [name for name in self.names if name.startswith(start) and name.endswith(end)]
         if len(found) != 1:
-            raise ValueError(f"{self.path.name}: {len(found)} files {start}...{end}, expected one")
+            raise ValueError(f"{self.path.name}: {len(found)} files {start}*{end}, expected one")
         return found[0]
 
     def written(self, end: str, start: str = FILES) -> str:

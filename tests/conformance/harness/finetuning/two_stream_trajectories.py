@@ -125,9 +125,8 @@ def _train_config(options: Mapping[str, Any], release: str) -> TrainConfig:
     if schedule == "warmup_linear":
         settings |= {"updates_per_schedule_step": len(tasks)}
     elif schedule == "automatic":
-        settings |= {"schedule": "plateau", "decay_factor": PLATEAU_FACTOR, "evaluate_every": per_epoch} | {
-            "best_by": "score"
-        }
+        settings |= {"schedule": "plateau", "decay_factor": PLATEAU_FACTOR}
+        settings |= {"evaluate_every": per_epoch, "best_by": "score"}
     elif schedule == "mannul":
         falls = [epoch * per_epoch - 1 for epoch in FALLS[release]]
         settings |= {"schedule": "steps"}
@@ -193,8 +192,7 @@ def _rows(arrays: ModelArrays, number: int, model: Any, kind: str) -> _Rows:
         tasks = torch.full((len(text),), int(arrays.options["task"]["number"].removeprefix("TASK")))
     hw = torch.ones(len(text), 2, dtype=torch.float64)
     batch = batch_of((text, *parts), (features, locations, mask), hw, task_ids=tasks)
-    target = torch.from_numpy(arrays.take_finite(f"{folder}target").copy())
-    return _Rows(batch, locations, target.double() if target.is_floating_point() else target.long(), questions)
+    return _Rows(batch, locations, arrays.target(f"{folder}target"), questions)
 
 
 def _terms(model: Any, rows: _Rows, kind: str) -> Terms:

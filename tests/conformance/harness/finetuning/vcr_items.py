@@ -11,12 +11,11 @@ import io
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 import numpy as np
 
 from harness.case_files import ArrayError
-from harness.checks import Check, close, equal, failed, within
+from harness.checks import Check, close, equal, failed, guarded, within
 from harness.finetuning.item_files import ItemCase
 from harness.finetuning.vcr_layouts import NAMES_DRAWN, PROBLEMS, TEST, item_maker
 from harness.tolerances import METRICS, Allclose
@@ -37,9 +36,14 @@ def checks(case: ItemCase) -> Iterator[Check]:
     """Of a case of items."""
     questions = list(read_raw_vcr(case.written(".jsonl")))
     for mode in case.leaves():
-        if (name := f"out/{mode}.{NAMES_DRAWN}") in case:
-            yield _all_used(case, name, questions, mode)
-        yield from case.mode_checks(mode, partial(item_maker, case, questions, mode))
+        yield from guarded(f"out/{mode}", _mode_checks, case, questions, mode)
+
+
+def _mode_checks(case: ItemCase, questions: list[RawVcrQuestion], mode: str) -> Iterator[Check]:
+    make = item_maker(case, questions, mode)
+    if (name := f"out/{mode}.{NAMES_DRAWN}") in case:
+        yield _all_used(case, name, questions, mode)
+    yield from case.mode_checks(mode, lambda: make)
 
 
 def _all_used(case: ItemCase, name: str, questions: list[RawVcrQuestion], mode: str) -> Check:

@@ -105,11 +105,10 @@ def _rows(arrays: ModelArrays, number: int, config: Any) -> _Rows:
     folder = f"in/{number}."
     batch = read_batch(arrays, config, {field: folder + name for field, name in _NAMES.items()})
     shape = arrays.take(f"{folder}bert_input_ids").shape
-    label = torch.from_numpy(arrays.take_finite(f"{folder}label").copy())
     position, most = f"{folder}flickr_position", shape[-1] + batch.region_mask.shape[1]
     return _Rows(
         replace(batch, region_features=batch.region_features.double()),
-        label.double() if label.is_floating_point() else label.long(),
+        arrays.target(f"{folder}label"),
         arrays.whole(position, -1, most, batch.batch_size, None) if position in arrays else None,
         shape[0],
     )

@@ -3,8 +3,6 @@
 captions x store -> join -> samples -> model -> measures by image -> bootstrap -> figures
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time

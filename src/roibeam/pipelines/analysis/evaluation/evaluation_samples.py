@@ -6,8 +6,6 @@ between [CLS] and [SEP]. The rules that a system trains by (random words in plac
 length) are not applied.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

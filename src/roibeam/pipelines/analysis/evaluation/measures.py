@@ -8,8 +8,6 @@ neighbouring words without any picture, on the very words that the evaluation hi
 with, and no model: one that is trained on words alone reads the whole text, and may find more.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

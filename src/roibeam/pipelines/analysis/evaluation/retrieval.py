@@ -1,7 +1,5 @@
 """Zero-shot retrieval by match scores: every caption with every image, both ways, in chunks of bounded memory."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os

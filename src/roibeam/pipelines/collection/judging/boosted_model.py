@@ -4,8 +4,6 @@ The threshold is found on held-out rows. A file from a stranger is data: nothing
 not end, or point outside of themselves, are refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

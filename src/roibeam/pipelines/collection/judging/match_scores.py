@@ -1,7 +1,5 @@
 """Match scores of texts and pictures by a model that `roibeam pretrain` trained: log-odds, one pair at a time."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -4,8 +4,6 @@ Things that a text names are in the words of a detector's classes and attributes
 has "hundreds of features" of these three kinds and names none (arXiv:2001.07966, section 3).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 finds now. Statistics of file and pixels tell photos from logos, charts and screenshots; all of them are roibeam's.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass

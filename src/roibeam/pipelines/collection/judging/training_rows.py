@@ -3,8 +3,6 @@
 CSV has a header and is read strictly, each fault with its line. Wrong pairs are roibeam's: the paper mentions none.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ without a writer is waited for, and /dev/zero has no end. Files that libraries i
 `features.folders.durable_files.check_regular_file`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -5,8 +5,6 @@ Also presets by name.
 `TRAIN_NAMES` are other libraries' names of training settings, Hugging Face's `TrainingArguments` above all.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace

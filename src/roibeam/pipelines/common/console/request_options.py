@@ -6,8 +6,6 @@ typer reads the line as it is, mypy the type in it. tyro would make a command of
 page of help and does not let a command answer a wrong name or value in its own words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, TypeVar

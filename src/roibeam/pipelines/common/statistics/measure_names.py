@@ -1,7 +1,5 @@
 """Names of losses, accuracies and recalls for people, and the format of their numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 # Baselines of numbers, for people.

@@ -6,8 +6,6 @@ beside each of them, averaged; where neither was, its share of all words. As the
 factor by which shares of a lower order are made smaller is not needed. numpy only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -4,8 +4,6 @@ A figure that a paper prints twice is one line, whose table names both places. A
 release are papers of their own.
 """
 
-from __future__ import annotations
-
 import csv
 from collections import defaultdict
 from collections.abc import Mapping

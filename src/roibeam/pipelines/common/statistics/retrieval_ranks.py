@@ -9,8 +9,6 @@ ones with at least its score. A model that gives all the same score gets the wor
 Captions that a model reads alike are one text: they are scored once, and their scores are equal to the last bit.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

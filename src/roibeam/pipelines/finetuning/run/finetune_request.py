@@ -18,13 +18,12 @@ from roibeam.features.folders.durable_files import naming_file
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
+from roibeam.pipelines.data.compatibility import check_least
 from roibeam.pipelines.data.record_photos import has_photo_locations
 from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.training.model_files.encoder_settings import (
-    DEFAULT_ENCODER,
-    EncoderOptions,
     JointSettings,
-    choose_encoder,
+    encoder_at_start,
     read_joint_settings,
 )
 from roibeam.pipelines.training.model_files.model_folder import CONFIG, model_folder
@@ -70,8 +69,7 @@ class PhotoRequest:
     read_ahead: int = 2
 
     def __post_init__(self) -> None:
-        if self.read_ahead < 1:
-            raise ValueError(f"{type(self).__name__}: read_ahead must be at least 1, got {self.read_ahead}")
+        check_least(self, read_ahead=1)
 
     def described(self) -> dict[str, Any]:
         """Settings that must match on resume."""
@@ -86,17 +84,8 @@ def encoder_sections(request: EncoderRequest, start: str, whole_image: str) -> d
         whole_image: see `EndToEndChoices`.
     """
     own = joint_start(start)
-    if own is None:
-        sizes = choose_encoder(request.detector or DEFAULT_ENCODER, request.weights, request.conventions).config
-        options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
-    else:
-        named = [name for name in ("detector", "weights", "conventions") if getattr(request, name) is not None]
-        if named:
-            raise ValueError(
-                f"--{named[0]}: {start} brings its region encoder; leave it out, or start from a model alone"
-            )
-        sizes, choices = own.config, own.choices
-        options = EncoderOptions(frozen_stages=own.frozen_stages, mask_channels=own.mask_channels)
+    sizes, options = encoder_at_start(request, own, start)
+    choices = EndToEndChoices(whole_image=whole_image) if own is None else own.choices
     return dict(zip(SECTIONS, (sizes, options, PhotoRequest(), choices), strict=True))
 
 

@@ -65,7 +65,7 @@ from roibeam.pipelines.finetuning.run.task_data import (
     joined_data,
     opened_store,
 )
-from roibeam.pipelines.finetuning.run.task_start import TaskStart, chosen_encoder, start_of, task_encoder
+from roibeam.pipelines.finetuning.run.task_start import TaskStart, start_of, task_encoder
 from roibeam.pipelines.finetuning.scored_tasks import digest_of_task, is_own, task_name
 from roibeam.pipelines.finetuning.systems.options import UNIFORM_HEAD, WORDS
 from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
@@ -74,6 +74,7 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.training.encoder_change import EncoderChange
 from roibeam.pipelines.training.hooks import RunResult, TrainResult, write_results
 from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.model_files.encoder_settings import chosen_encoder
 from roibeam.pipelines.training.model_files.provenance import (
     check_feature_space,
     check_object_classes,

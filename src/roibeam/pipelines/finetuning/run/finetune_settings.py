@@ -18,7 +18,7 @@ from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.compute import check_device, is_main_process, num_processes
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 from roibeam.pipelines.common.console.overrides import apply_overrides, refuse_two_values
-from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.compatibility import check_choices, check_least
 from roibeam.pipelines.data.held_out import HeldOut
 from roibeam.pipelines.finetuning.held_out_images import check_held_out
 from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
@@ -79,7 +79,7 @@ class StepOptions:
     rule: str = CORRECT
 
     def __post_init__(self) -> None:
-        check_choice(self, "rule", tuple(STEP_RULES))
+        check_choices(self, rule=tuple(STEP_RULES))
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,7 @@ class FinetuneData:
     shared_images: bool = False
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"FinetuneData: batch_size must be at least 1, got {self.batch_size}")
-        for name in ("workers", "validation_groups"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"FinetuneData: {name} must not be negative, got {getattr(self, name)}")
+        check_least(self, batch_size=1, workers=0, validation_groups=0)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.region_encoder import RegionEncoder, started_encoder
-from roibeam.extraction.weights.detector_choice import ChosenDetector
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.messages import name_hint
 from roibeam.model.task_heads import MatchModel, TaskModel
@@ -29,7 +28,7 @@ from roibeam.pipelines.finetuning.run.network import TaskNetwork
 from roibeam.pipelines.finetuning.run.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
 from roibeam.pipelines.finetuning.systems.task_system import OutputSpec, TaskSystem
-from roibeam.pipelines.training.model_files.encoder_settings import DEFAULT_ENCODER, EncoderOptions, choose_encoder
+from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions, chosen_encoder
 from roibeam.pipelines.training.model_files.joint_checkpoint import (
     JointCheckpoint,
     load_model_or_joint,
@@ -277,8 +276,3 @@ def task_encoder(
         return started_encoder(config, own.conventions, own, **options.of_network())
     chosen = chosen_encoder(request)
     return started_encoder(config, chosen.conventions, chosen.weights, **options.of_network())
-
-
-def chosen_encoder(request: EncoderRequest) -> ChosenDetector:
-    """The detector whose ResNet is the encoder, if the start has none. Raises ValueError as `choose_encoder`."""
-    return choose_encoder(request.detector or DEFAULT_ENCODER, request.weights, request.conventions)

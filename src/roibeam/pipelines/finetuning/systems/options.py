@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.compatibility import check_choices, check_least
 
 UNIFORM_HEAD, RELEASE, RELEASE_MT, MATCH = "ours", "release", "release-mt", "match"
 HEAD_KINDS = (UNIFORM_HEAD, RELEASE, RELEASE_MT, MATCH)
@@ -27,8 +27,7 @@ class HeadOptions:
     start: str = DRAWN
 
     def __post_init__(self) -> None:
-        check_choice(self, "kind", HEAD_KINDS)
-        check_choice(self, "start", HEAD_STARTS)
+        check_choices(self, kind=HEAD_KINDS, start=HEAD_STARTS)
         if self.start == WORDS and self.kind != RELEASE:
             raise ValueError(
                 "HeadOptions: start 'words' is of a release's head; set kind to 'release', or start to 'drawn'"
@@ -73,9 +72,5 @@ class LayoutOptions:
     task_token: int = -1
 
     def __post_init__(self) -> None:
-        check_choice(self, "cut", CUTS)
-        check_choice(self, "region_order", REGION_ORDERS)
-        check_choice(self, "whole_image", WHOLE_IMAGES)
-        for name in ("max_pieces", "max_regions"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"LayoutOptions: {name} must not be negative, got {getattr(self, name)}")
+        check_choices(self, cut=CUTS, region_order=REGION_ORDERS, whole_image=WHOLE_IMAGES)
+        check_least(self, max_pieces=0, max_regions=0)

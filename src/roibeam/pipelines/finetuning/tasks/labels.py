@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.messages import plural, printable
-from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.compatibility import check_choices, check_least
 from roibeam.pipelines.data.datasets.tables import TableRow, read_table, table_of
 from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
 from roibeam.pipelines.finetuning.metrics.own_labels import (
@@ -55,7 +55,7 @@ class LabelsOptions:
     weights: str = EQUAL
 
     def __post_init__(self) -> None:
-        check_choice(self, "weights", WEIGHTS)
+        check_choices(self, weights=WEIGHTS)
         if self.validation not in ("", "val", "test"):
             raise ValueError(f"LabelsOptions: validation must be val, test or nothing, got {self.validation!r}")
 
@@ -72,9 +72,8 @@ class OwnLabelsOptions:
     weights: str = EQUAL
 
     def __post_init__(self) -> None:
-        check_choice(self, "weights", WEIGHTS)
-        if self.min_occurrence < 1:
-            raise ValueError(f"OwnLabelsOptions: min_occurrence must be at least 1, got {self.min_occurrence}")
+        check_choices(self, weights=WEIGHTS)
+        check_least(self, min_occurrence=1)
 
 
 def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | None) -> DownstreamTask:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from roibeam.messages import plural
-from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.compatibility import check_choices, check_least
 from roibeam.pipelines.data.datasets.entities import OWN, RELEASE, EntityCounts, EntityImage, read_entities, split_names
 from roibeam.pipelines.data.datasets.text_sets import (
     GLUE_TASKS,
@@ -63,7 +63,7 @@ class GlueOptions:
     validation: str = _DEV
 
     def __post_init__(self) -> None:
-        check_choice(self, "validation", (_DEV, _MISMATCHED))
+        check_choices(self, validation=(_DEV, _MISMATCHED))
 
 
 def glue_task(name: str) -> NamedTask:
@@ -154,11 +154,8 @@ class EntitiesOptions:
     loss: str = "captions"
 
     def __post_init__(self) -> None:
-        check_choice(self, "place", (OWN, RELEASE))
-        check_choice(self, "target", (ANY, MERGED))
-        check_choice(self, "loss", LOSSES)
-        if self.heads < 1:
-            raise ValueError(f"EntitiesOptions: heads must be at least 1, got {self.heads}")
+        check_choices(self, place=(OWN, RELEASE), target=(ANY, MERGED), loss=LOSSES)
+        check_least(self, heads=1)
 
 
 def open_entities(folder: Path, options: EntitiesOptions, labels: Sequence[str] | None) -> DownstreamTask:

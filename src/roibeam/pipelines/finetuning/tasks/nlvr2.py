@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.compatibility import check_choices, check_least
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
 from roibeam.pipelines.finetuning.metrics.nlvr2 import (
@@ -51,11 +51,8 @@ class Nlvr2Options:
     loss: str = "class"
 
     def __post_init__(self) -> None:
-        check_choice(self, "region_order", ORDERS)
-        check_choice(self, "image_names", IMAGE_NAMES)
-        check_choice(self, "loss", LOSSES)
-        if self.max_regions < 0:
-            raise ValueError(f"Nlvr2Options: max_regions must not be negative, got {self.max_regions}")
+        check_choices(self, region_order=ORDERS, image_names=IMAGE_NAMES, loss=LOSSES)
+        check_least(self, max_regions=0)
 
 
 def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None) -> DownstreamTask:

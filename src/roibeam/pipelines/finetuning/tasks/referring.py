@@ -23,7 +23,7 @@ import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import plural
-from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.compatibility import check_choices, check_least
 from roibeam.pipelines.data.datasets.refer import (
     Box,
     ReferInstances,
@@ -193,20 +193,12 @@ class ReferringOptions:
     box_rule: str = "refer"
 
     def __post_init__(self) -> None:
-        check_choice(self, "text", TEXTS)
-        check_choice(self, "boxes", BOXES)
-        check_choice(self, "target", TARGETS)
-        check_choice(self, "judged_target", TARGETS)
-        check_choice(self, "overlap_in", PLACES)
-        check_choice(self, "loss", LOSSES)
-        check_choice(self, "image_feature", (SHOWN_REGIONS, DETECTED_REGIONS))
-        check_choice(self, "box_rule", BOX_RULES)
+        check_choices(self, text=TEXTS, boxes=BOXES, target=TARGETS, judged_target=TARGETS, overlap_in=PLACES)
+        check_choices(self, loss=LOSSES, image_feature=(SHOWN_REGIONS, DETECTED_REGIONS), box_rule=BOX_RULES)
         if self.annotated_in_training and self.boxes == ANNOTATED_BOXES:
             raise ValueError("ReferringOptions: annotated_in_training adds annotated boxes, and the boxes are these")
-        check_choice(self, "whole_image", WHOLE_IMAGES)
-        check_choice(self, "too_many", TOO_MANY)
-        if self.max_boxes < 0:
-            raise ValueError(f"ReferringOptions: max_boxes must not be negative, got {self.max_boxes}")
+        check_choices(self, whole_image=WHOLE_IMAGES, too_many=TOO_MANY)
+        check_least(self, max_boxes=0)
 
     def target_of(self, split: str) -> str:
         return self.target if split == TRAIN else self.judged_target

@@ -32,7 +32,7 @@ from roibeam.messages import plural
 from roibeam.pipelines.common.compute import is_main_process
 from roibeam.pipelines.common.console.progress import IMAGES, Progress
 from roibeam.pipelines.data.captions.corpus import RecordStore, reader
-from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.compatibility import check_choices, check_least
 from roibeam.pipelines.data.datasets.karpathy import RETRIEVAL_SPLITS, CaptionedPicture, read_captioned
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup, TaskRow, TaskText
@@ -285,12 +285,10 @@ class RetrievalOptions:
     most_captions: int = 0
 
     def __post_init__(self) -> None:
-        check_choice(self, "loss", LOSSES)
-        check_choice(self, "per", (PER_CAPTION, PER_IMAGE))
+        check_choices(self, loss=LOSSES, per=(PER_CAPTION, PER_IMAGE))
         object.__setattr__(self, "distractors", tuple(self.distractors))  # a file of json has a list
         mixes_of(self.distractors)
-        if self.most_captions < 0:
-            raise ValueError(f"RetrievalOptions: most_captions must not be negative, got {self.most_captions}")
+        check_least(self, most_captions=0)
 
     @property
     def mixes(self) -> list[list[str]]:

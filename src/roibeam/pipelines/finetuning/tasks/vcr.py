@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from roibeam.pipelines.common.image_ids import image_id_of
-from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.compatibility import check_choices, check_least
 from roibeam.pipelines.data.datasets.vcr import (
     NUM_CHOICES,
     OBJECT_CLASSES,
@@ -150,22 +150,15 @@ class VcrOptions:
     loss: str = "softmax"
 
     def __post_init__(self) -> None:
-        check_choice(self, "problem", PROBLEMS)
-        check_choice(self, "updates", UPDATES)
-        check_choice(self, "names", NAME_RULES)
-        check_choice(self, "joining", JOINING)
-        check_choice(self, "truncation", TRUNCATIONS)
-        check_choice(self, "boxes", BOXES)
-        check_choice(self, "grounding", GROUNDINGS)
-        check_choice(self, "object_loss", OBJECT_LOSSES)
-        check_choice(self, "loss", LOSSES)
+        check_choices(self, problem=PROBLEMS, updates=UPDATES, names=NAME_RULES, joining=JOINING)
+        check_choices(self, truncation=TRUNCATIONS, boxes=BOXES, grounding=GROUNDINGS)
+        check_choices(self, object_loss=OBJECT_LOSSES, loss=LOSSES)
         if not 0 < self.hidden_boxes < 1 or not 0 <= self.hidden_words < 1:
             raise ValueError("VcrOptions: hidden_boxes and hidden_words are shares, from 0 to below 1")
         if len(self.loss_scales) != 2 or not all(scale > 0 for scale in self.loss_scales):
             raise ValueError(f"VcrOptions: loss_scales must be two numbers above 0, got {list(self.loss_scales)}")
-        for name in ("seed", "max_pieces", "rationale_pieces", "max_boxes", "object_loss_weight", "word_loss_weight"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"VcrOptions: {name} must not be negative, got {getattr(self, name)}")
+        check_least(self, seed=0, max_pieces=0, rationale_pieces=0, max_boxes=0)
+        check_least(self, object_loss_weight=0, word_loss_weight=0)
 
     def pieces_of(self, problem: str) -> int:
         """`max_pieces` of the rows of a problem."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roibeam.messages import plural
-from roibeam.pipelines.data.compatibility import check_choice
+from roibeam.pipelines.data.compatibility import check_choices, check_least
 from roibeam.pipelines.data.datasets.tables import AnswerRow, read_answer_table, table_of
 from roibeam.pipelines.data.datasets.vqa import (
     MINIVAL_QUESTIONS,
@@ -132,17 +132,10 @@ class VqaOptions:
     visual_genome: str = NONE
 
     def __post_init__(self) -> None:
-        check_choice(self, "label_form", LABEL_FORMS)
-        check_choice(self, "targets", TARGETS)
-        check_choice(self, "score_rule", SCORE_RULES)
-        check_choice(self, "question", QUESTION_FORMS)
-        check_choice(self, "loss", VQA_LOSSES)
-        check_choice(self, "train", TRAINED)
-        check_choice(self, "visual_genome", GENOME_QUESTIONS)
-        if self.min_occurrence < 1:
-            raise ValueError(f"VqaOptions: min_occurrence must be at least 1, got {self.min_occurrence}")
-        if self.minival_questions < 1:
-            raise ValueError(f"VqaOptions: minival_questions must be at least 1, got {self.minival_questions}")
+        check_choices(self, label_form=LABEL_FORMS, targets=TARGETS, score_rule=SCORE_RULES)
+        check_choices(self, question=QUESTION_FORMS, loss=VQA_LOSSES, train=TRAINED)
+        check_choices(self, visual_genome=GENOME_QUESTIONS)
+        check_least(self, min_occurrence=1, minival_questions=1)
         if self.targets == STORED and (self.answers in MAJORITIES or self.question == IMDB):
             raise ValueError("VqaOptions: targets 'stored' need the labels they were made with: answers=FILE, no imdb")
 

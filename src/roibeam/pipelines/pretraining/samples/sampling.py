@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from roibeam.pipelines.data.compatibility import check_choice, check_probabilities, check_text_room
+from roibeam.pipelines.data.compatibility import check_choices, check_least, check_probabilities
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,10 +47,7 @@ class DataConfig:
     validation_retrieval: int = 0
 
     def __post_init__(self) -> None:
-        check_text_room(self, "batch_size", 1)
-        for name in ("max_tokens", "validation_captions", "workers", "share_seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"DataConfig: {name} must not be negative, got {getattr(self, name)}")
+        check_least(self, batch_size=1, max_tokens=0, validation_captions=0, workers=0, share_seed=0)
         if self.validation_retrieval < 0 or self.validation_retrieval == 1:
             raise ValueError(
                 f"DataConfig: validation_retrieval must be 0, or 2 images or more, got {self.validation_retrieval}"
@@ -138,12 +135,8 @@ class ImageBertSampling:
 
     def __post_init__(self) -> None:
         check_probabilities(self, *_PROBABILITIES)
-        check_choice(self, "negatives", NEGATIVES)
-        if self.max_pieces < 4 or self.max_regions < 0:
-            raise ValueError(
-                f"ImageBertSampling: max_pieces must be at least 4 and max_regions not negative, got "
-                f"{self.max_pieces} and {self.max_regions}"
-            )
+        check_choices(self, negatives=NEGATIVES)
+        check_least(self, max_pieces=4, max_regions=0)
 
 
 MASKINGS = ("groups", "groups_as_released", "single")
@@ -177,9 +170,8 @@ class InterBertSampling:
     conditional_masking: bool = False
 
     def __post_init__(self) -> None:
-        check_text_room(self, "max_pieces", 3)
-        check_text_room(self, "max_regions", 1)
-        check_choice(self, "masking", MASKINGS)
+        check_least(self, max_pieces=3, max_regions=1)
+        check_choices(self, masking=MASKINGS)
         given = [name for name in ("word_probability", "region_probability") if getattr(self, name) is not None]
         check_probabilities(self, *given, "mismatched_probability")
         if self.masking == "groups_as_released" and self.word_probability is not None:
@@ -219,11 +211,9 @@ class ViLbertSampling:
     overlapping_regions: str = "kept"
 
     def __post_init__(self) -> None:
-        check_text_room(self, "max_pieces", 3)
-        check_text_room(self, "max_regions", 1)
+        check_least(self, max_pieces=3, max_regions=1)
         check_probabilities(self, "word_probability", "region_probability", "mismatched_probability")
-        check_choice(self, "negatives", NEGATIVES)
-        check_choice(self, "overlapping_regions", OVERLAPPING_REGIONS)
+        check_choices(self, negatives=NEGATIVES, overlapping_regions=OVERLAPPING_REGIONS)
 
 
 TASK_TEXT = "task_text"
@@ -284,10 +274,7 @@ class VisualBertSampling:
     mismatched_probability: float = 0.5
 
     def __post_init__(self) -> None:
-        check_choice(self, "text_form", TEXT_FORMS)
-        check_choice(self, "cut", CUTS)
-        check_choice(self, "aligned_words", ALIGNED)
-        check_choice(self, "shown_boxes", (ALL, NAMED))
+        check_choices(self, text_form=TEXT_FORMS, cut=CUTS, aligned_words=ALIGNED, shown_boxes=(ALL, NAMED))
         if self.aligned_words != "none" and not (self.text_form == TASK_TEXT and self.with_regions):
             raise ValueError(
                 f"VisualBertSampling: aligned_words={self.aligned_words} is of a task's texts with regions, got "
@@ -303,11 +290,7 @@ class VisualBertSampling:
         if self.object_names and not self.told_classes:
             raise ValueError("VisualBertSampling: object_names is of told_classes; set that, or leave it out")
         check_probabilities(self, "word_probability", "word_masked_share", "mismatched_probability")
-        if self.max_pieces < 5 or self.max_regions < 0:
-            raise ValueError(
-                f"VisualBertSampling: max_pieces must be at least 5 and max_regions not negative, got "
-                f"{self.max_pieces} and {self.max_regions}"
-            )
+        check_least(self, max_pieces=5, max_regions=0)
 
 
 @dataclass(frozen=True)
@@ -336,8 +319,7 @@ class VLBertSampling:
     max_text_pieces: int = 64
 
     def __post_init__(self) -> None:
-        check_text_room(self, "min_text_words", 1)
-        check_text_room(self, "max_text_pieces", 1)
+        check_least(self, min_text_words=1, max_text_pieces=1)
         if self.max_elements and self.max_elements < 4:
             raise ValueError(f"VLBertSampling: max_elements must be 0 or at least 4, got {self.max_elements}")
         check_probabilities(self, *_PROBABILITIES)

@@ -6,8 +6,6 @@ round, or a picture that has the thing with another attribute. NLVR2 names a pic
 the world has many names here: images/ links them, left_url and right_url give them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -125,33 +123,24 @@ def _depicted(pool: PicturePool, stream: IntegerStream) -> Statement | None:
 
     if len(with_it) < 2 or len(without) < 2:
         return None
-    form = stream.pick(_FORMS)
-    text, true, false = form.text.format(words), form.true, form.false
+    form, true, false = stream.pick(_FORMS)
 
     def pair(has_it: tuple[bool, bool]) -> Pair:
         left, right = (stream.pick(with_it) if one else lacks() for one in has_it)
         return left, right
 
-    return _with_pairs(text, lambda: pair(stream.pick(true)), lambda: pair(stream.pick(false)), stream)
+    return _with_pairs(form.format(words), lambda: pair(stream.pick(true)), lambda: pair(stream.pick(false)), stream)
 
 
-@dataclass(frozen=True)
-class _Form:
-    """A text, and which of the left and the right picture have the thing where it is true, and where it is false."""
-
-    text: str
-    true: tuple[tuple[bool, bool], ...]
-    false: tuple[tuple[bool, bool], ...]
-
-
+# A text, and which of the left and the right picture have the thing where it is true, and where it is false.
 _BOTH, _LEFT, _RIGHT, _NEITHER = (True, True), (True, False), (False, True), (False, False)
-_FORMS = (
-    _Form("Both images show {}.", (_BOTH,), (_LEFT, _RIGHT)),
-    _Form("Only one of the images shows {}.", (_LEFT, _RIGHT), (_BOTH, _NEITHER)),
-    _Form("At least one of the images shows {}.", (_LEFT, _RIGHT, _BOTH), (_NEITHER,)),
-    _Form("The left image shows {}.", (_LEFT, _BOTH), (_RIGHT,)),
-    _Form("The right image shows {}.", (_RIGHT, _BOTH), (_LEFT,)),
-    _Form("Only the left image shows {}.", (_LEFT,), (_RIGHT, _BOTH)),
+_FORMS: tuple[tuple[str, tuple[tuple[bool, bool], ...], tuple[tuple[bool, bool], ...]], ...] = (
+    ("Both images show {}.", (_BOTH,), (_LEFT, _RIGHT)),
+    ("Only one of the images shows {}.", (_LEFT, _RIGHT), (_BOTH, _NEITHER)),
+    ("At least one of the images shows {}.", (_LEFT, _RIGHT, _BOTH), (_NEITHER,)),
+    ("The left image shows {}.", (_LEFT, _BOTH), (_RIGHT,)),
+    ("The right image shows {}.", (_RIGHT, _BOTH), (_LEFT,)),
+    ("Only the left image shows {}.", (_LEFT,), (_RIGHT, _BOTH)),
 )
 
 

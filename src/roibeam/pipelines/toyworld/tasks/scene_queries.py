@@ -9,8 +9,6 @@ special: "how many" -> "how many balls" -> the whole question, each level mixed 
 smoothing).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ Texts alone do not always decide whether two captions are of one scene. The read
 the questions, and the probability of each caption for each scene; the texts alone allow nothing better.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -186,18 +184,15 @@ def follows(first: Existence, second: Existence) -> bool:
     stated = {(r.subject, r.name, r.target) for r in first.relations}
     if second.ground not in (None, first.ground):
         return False
-
-    def met(chosen: tuple[int, ...]) -> bool:
-        if len(chosen) == len(second.nouns):
-            return all((chosen[r.subject], r.name, chosen[r.target]) in stated for r in second.relations)
-        noun = second.nouns[len(chosen)]
-        return any(
-            met((*chosen, place))
+    choices = [
+        [
+            place
             for place, other in enumerate(first.nouns)
-            if place not in chosen and noun.category == other.category and noun.attributes <= other.attributes
-        )
-
-    return met(())
+            if noun.category == other.category and noun.attributes <= other.attributes
+        ]
+        for noun in second.nouns
+    ]
+    return second.can_be_met(choices, stated)
 
 
 def sentence(claim: Existence) -> str:

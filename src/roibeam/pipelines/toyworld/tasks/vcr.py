@@ -9,8 +9,6 @@ stands where VCR has the movie, so that img_fn is the picture's path below the w
 labels.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -114,8 +112,7 @@ def _which(known: SceneQueries, stream: IntegerStream) -> VcrRow | None:
     words = noun_phrase(names, "one").split(" ")[1:]
     answers = [
         Choice(
-            ("It", "is", [each.number], "."),
-            tuple((("which", name), ("which", name, each.category)) for name in names),
+            ("It", "is", [each.number], "."), tuple((("which", name), ("which", name, each.category)) for name in names)
         )
         for each in (thing, *shuffled(others, stream)[: CHOICES - 1])
     ]

@@ -6,8 +6,6 @@ and they do not all write alike. train2014 asks about the training pictures, val
 test. Ids are VQA's: the number of the picture, and 1,000 times that with the place of the question.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -145,11 +143,7 @@ def _count(known: SceneQueries, stream: IntegerStream, elsewhere: Sequence[Scene
         choices = [
             Description(category, colours)
             for thing in known.clear
-            for category, colours in (
-                (thing.category, ()),
-                (thing.category, (thing.colour,)),
-                ("", (thing.colour,)),
-            )
+            for category, colours in ((thing.category, ()), (thing.category, (thing.colour,)), ("", (thing.colour,)))
         ]
         several = [each for each in choices if len(known.meant(each)) > 1]
         things = stream.pick(several if several and stream.percent(_SEVERAL_CHANCE) else choices)

@@ -10,13 +10,11 @@ Pictures are links to those of the world, or copies where the disk cannot link. 
 models are compared on these files; a change of questions must raise `TASKS_VERSION`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,7 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import Task
 from roibeam.pipelines.toyworld.tasks.text_pairs import FollowsTask, ScenePairsTask
 from roibeam.pipelines.toyworld.tasks.vcr import VcrTask
 from roibeam.pipelines.toyworld.tasks.vqa import VqaTask
-from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles
+from roibeam.pipelines.toyworld.world_files import FolderBesideWorld
 from roibeam.pipelines.toyworld.write import PICTURES
 
 TASKS_VERSION = 1
@@ -49,35 +47,22 @@ Levels = dict[str, dict[str, dict[str, dict[str, float]]]]
 class ToyTasks(FolderBesideWorld):
     """Request for the tasks of a world."""
 
-    option, holds, manifest_name = "--tasks", "tasks", TASKS_NAME
+    option, holds, manifest_name, format, version = "--tasks", "tasks", TASKS_NAME, TASKS_FORMAT, TASKS_VERSION
 
-    def plan(self) -> dict[str, Any]:
-        return {"format": TASKS_FORMAT, "tasks_version": TASKS_VERSION} | super().plan()
-
-    def write(self, levels: Callable[[Path], Levels]) -> WrittenFiles:
-        """Writes the tasks of the drawn world, or finds them.
-
-        Args:
-            levels: scores the readers' result files of a folder of tasks.
-        Raises:
-            ValueError: as `check`, or if the world has too few pictures for a split.
-        """
-
-        def make(folder: Path) -> dict[str, Any]:
-            tasks = self._made()
-            for task in tasks:
-                task.write(folder / task.name)
-                _link_pictures(task, self.world, folder / task.name)
-                task.write_results(folder / READERS_FOLDER)
-            return {
-                "rows": {task.name: task.rows() for task in tasks},
-                "levels": levels(folder),
-                "sha256": {task.name: task_digest(folder / task.name) for task in tasks},
-            }
-
-        return self.written(make)
+    def _write_files(self, folder: Path, workers: int) -> dict[str, Any]:
+        tasks = self._made()
+        for task in tasks:
+            task.write(folder / task.name)
+            _link_pictures(task, self.world, folder / task.name)
+            task.write_results(folder / READERS_FOLDER)
+        return {
+            "rows": {task.name: task.rows() for task in tasks},
+            "levels": toy_levels(folder),
+            "sha256": {task.name: task_digest(folder / task.name) for task in tasks},
+        }
 
     def _made(self) -> Sequence[Task]:
+        """Returns all tasks with their questions; ValueError if the world has too few pictures for a split."""
         texts = (ScenePairsTask(), FollowsTask())
         tasks: Sequence[Task] = (VqaTask(), VcrTask(), RefcocoTask(), Nlvr2Task(), *texts)
         with Progress("asking questions", self.num_images, PICTURES) as progress:

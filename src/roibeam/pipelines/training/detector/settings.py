@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.training.rules import LossRules, SamplingRules
+from roibeam.pipelines.data.compatibility import check_least
 from roibeam.pipelines.training.train_config import TrainConfig
 
 BEST_BY = "average_precision"  # of an evaluation while training: mAP@0.5, as Visual Genome is judged
@@ -30,9 +31,7 @@ class DetectorPhotoRules:
     read_ahead: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "read_ahead"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_least(self, batch_size=1, read_ahead=1)
         if not all(isinstance(edge, int) and edge >= 16 for edge in self.short_edges):
             raise ValueError(f"short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
 

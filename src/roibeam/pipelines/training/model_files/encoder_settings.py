@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, CONVENTIONS_OF_SIZES, Conventions
@@ -17,7 +17,11 @@ from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.console.overrides import preset
 from roibeam.pipelines.training.parameter_groups import ENCODER_RULES
+from roibeam.pipelines.training.requests import EncoderRequest
 from roibeam.pipelines.training.train_config import TASK_GROUPS
+
+if TYPE_CHECKING:
+    from roibeam.extraction.region_encoder import RegionEncoder
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
 TOY_ENCODER = "toy"  # of a recipe's toy, by default
@@ -131,6 +135,27 @@ def choose_encoder(detector: str, weights: str | None, conventions: str | None) 
     own = chosen.conventions if has_own else CONVENTIONS["vlbert-e2e"]
     named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
     return replace(chosen, conventions=named)
+
+
+def chosen_encoder(request: EncoderRequest) -> ChosenDetector:
+    """The detector whose ResNet is the encoder of a new run. Raises ValueError as `choose_encoder`."""
+    return choose_encoder(request.detector or DEFAULT_ENCODER, request.weights, request.conventions)
+
+
+def encoder_at_start(
+    request: EncoderRequest, own: JointSettings | RegionEncoder | None, start: object
+) -> tuple[DetectorConfig, EncoderOptions]:
+    """Sizes and training settings of a run's encoder before `--set`.
+
+    Args:
+        own: the encoder of the run that this one starts from, `start`; None for a new one.
+    """
+    if own is None:
+        return chosen_encoder(request).config, EncoderOptions()
+    for name in ("detector", "weights", "conventions"):
+        if getattr(request, name) is not None:
+            raise ValueError(f"--{name}: {start} brings its region encoder; leave it out, or start from a model alone")
+    return own.config, EncoderOptions(frozen_stages=own.frozen_stages, mask_channels=own.mask_channels)
 
 
 @dataclass(frozen=True)
