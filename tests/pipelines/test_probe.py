@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from evaluated_models import MODELS, SIZES, VILBERT, WIDTH, WITHOUT_MATCH, WITHOUT_REGIONS, build
-from matplotlib.collections import QuadMesh
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
 from matplotlib.text import Text
 from tiny_commands import Cli, Pictures, command, ok, tiny_run
 
