@@ -1,7 +1,5 @@
 """The reduced detector with the goldens' weights, and the goldens themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

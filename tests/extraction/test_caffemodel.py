@@ -1,7 +1,5 @@
 """Caffe's files, written here byte by byte, so that reading is not checked against itself."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

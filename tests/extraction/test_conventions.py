@@ -6,8 +6,6 @@ wired to nothing. That the numbers of a whole preset are those of the published 
 (`python tests/conformance`, test_published_numbers.py) and for bench/published_proposals.py, which runs those codes.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable

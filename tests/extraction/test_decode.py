@@ -1,7 +1,5 @@
 """Decoding: pixels as cv2.imread gives them, and a true reason for everything that is refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

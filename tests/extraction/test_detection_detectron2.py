@@ -3,8 +3,6 @@
 Needs detectron2: installed, or in the folders of ROIBEAM_DETECTRON2_PATH (see docs/detectors.md); skips without it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,6 @@
 """Which anchors and regions are trained on, and on what; losses of one photo: values by hand, units, and what happens
 when there is nothing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """Photos with objects -> a batch, and a batch through the detector's own parts: the same losses under every convention,
 gradients, and learning."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What must hold of any detector: exactness, odd photos, the description, the door."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -4,8 +4,6 @@ Needs detectron2: installed, or in the folders of ROIBEAM_DETECTRON2_PATH (a che
 imports; see docs/detectors.md). Without it all but the first tests skip.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import json

@@ -3,8 +3,6 @@
 Needs detectron2, as test_detectron2_adapter.py says; without it all tests skip.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 

@@ -1,7 +1,5 @@
 """The engine with a fake detector: order, failures as data, given boxes, dtypes."""
 
-from __future__ import annotations
-
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path

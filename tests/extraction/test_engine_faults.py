@@ -1,7 +1,5 @@
 """What the engine does when memory runs out, one photo fails, something hangs, or photos come in groups."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,8 +1,6 @@
 """Exact mode: a region's numbers depend on its photo and its box only, bit for bit, for an equal thread count; and the
 switches that make float32 plain: for the whole time that any thread is inside, and back afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import threading

@@ -1,7 +1,5 @@
 """Features of boxes that are handed in, of masked regions, of the whole photo."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

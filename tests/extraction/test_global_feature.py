@@ -1,7 +1,5 @@
 """The global feature: equal to torchvision's network on torchvision's own transforms, from any form of its file."""
 
-from __future__ import annotations
-
 import functools
 import json
 import pickle

@@ -1,7 +1,5 @@
 """The layouts of the head weights: each rule by small numbers, and that a layout changes no output of a detector."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Inputs of transformers' models: what they hold; tiny models with random weights run on them, unmoved by padding."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import textwrap

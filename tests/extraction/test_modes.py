@@ -1,7 +1,5 @@
 """The network in its inference form against the modules it is made from, and its modes against exact."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import pickle

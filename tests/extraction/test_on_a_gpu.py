@@ -1,7 +1,5 @@
 """What the detector promises, on a CUDA device: a CPU's numbers, independence of company, the errors of the modes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Weight files that are no detector of this family: each is called what it is; a ResNet alone describes given boxes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Presets, and what preset, detector, conventions and selection say together."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The presets against numbers of the published codes: inputs and proposals; and odd boxes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """The region encoder as a part that is trained: what moves, what stays, what a batch may not change; regions hidden in
 photos and in the network's input, and what the resize between the two carries over their edges."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

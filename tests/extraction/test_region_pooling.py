@@ -1,7 +1,5 @@
 """RoIPool and RoIAlign by look-up against torchvision's kernels: the same bits, and the same up to rounding."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

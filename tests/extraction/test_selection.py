@@ -5,8 +5,6 @@ As in test_conventions.py, `CASES` holds what a probe gives for each value, work
 is missing there fails. That the rules are the published ones is for bench/published_proposals.py too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import fields, replace

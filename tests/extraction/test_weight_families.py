@@ -1,7 +1,5 @@
 """The published families: names, recognition, what each becomes in a detector; the ResNet alone; anchors in files."""
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle

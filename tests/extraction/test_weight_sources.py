@@ -1,7 +1,5 @@
 """Where weights come from: the cache, checksums, a fake hub, Beam's filesystems. All on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import io

@@ -1,7 +1,5 @@
 """Weights: strict loading, its words, hostile files, the digest, the random recipe."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import zipfile

@@ -209,9 +209,7 @@ def test_distributions_follow_the_pairs(stores: Callable[..., StoreComparison]) 
 
 
 def top_k(ids: list[int], probabilities: list[float], rest: float, num_classes: int = 6) -> TopKDistribution:
-    return TopKDistribution(
-        np.array([ids], np.uint16), np.array([probabilities], np.float16), np.array([rest], np.float16), num_classes
-    )
+    return TopKDistribution(np.array([ids], "u2"), np.array([probabilities], "f2"), np.array([rest], "f2"), num_classes)
 
 
 FULL = np.array([[0.5, 0.25, 0.125, 0.0625, 0.0625, 0, 0]], np.float16)

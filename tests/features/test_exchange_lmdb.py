@@ -24,9 +24,7 @@ from roibeam.features.shard.manifest import DeadLetter
 
 def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
     record = measured("a")
-    top = TopKDistribution(
-        np.tile(np.arange(2, dtype=np.uint16), (3, 1)), np.full((3, 2), 0.5, np.float16), np.zeros(3, np.float16), 6
-    )
+    top = TopKDistribution(np.tile(np.arange(2, dtype="u2"), (3, 1)), np.full((3, 2), 0.5, "f2"), np.zeros(3, "f2"), 6)
     odd = dataclasses.replace(record, class_distribution=top, image_feature=np.ones(8, np.float16))
     lost = VILBERT.write([odd, measured("empty", 0)], tmp_path / "a.lmdb", layout="volta")
     assert lost == {"class_distribution beyond its top k": 1, "image_feature": 1, "records without regions": 1}

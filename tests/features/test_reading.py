@@ -301,7 +301,7 @@ def test_height_and_width_in_the_other_order_without_a_header(tmp_path: Path) ->
     wide = fields("b") | {"boxes": np.tile([5, 5, 600, 70], (3, 1))}
     path = tmp_path / "a.tsv"
     path.write_bytes(line(swapped, small) + line(swapped, wide))
-    (doubt,) = doubts_of(path)
+    doubt = doubts_of(path)[0]
     assert "read as image_id image_w image_h ..., but the boxes of 1 of the 2 lines" in doubt
     assert "put a first line in front that names all columns" in doubt
     path.write_bytes(b"image_id\timage_h\timage_w\tnum_boxes\tboxes\tfeatures\n" + path.read_bytes())

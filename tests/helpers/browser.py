@@ -4,8 +4,6 @@ One process is enough for all pages. Messages are JSON, each ended by a zero byt
 https://chromedevtools.github.io/devtools-protocol/
 """
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json
@@ -16,7 +14,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS_PX = (1280, 400)
@@ -62,7 +60,7 @@ class Browser:
         self._number, self._rest = 0, b""
         self._events: list[dict[str, Any]] = []
 
-    def __enter__(self) -> Browser:
+    def __enter__(self) -> Self:
         (reads_commands, self._commands), (self._answers, writes_answers) = os.pipe(), os.pipe()
         # The browser reads file 3 and writes file 4; copies above them first, so that none is overwritten.
         ours = [fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (reads_commands, writes_answers)]

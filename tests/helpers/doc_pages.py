@@ -3,8 +3,6 @@
 How code blocks are written is told in CONTRIBUTING.md, "Documentation".
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -71,7 +69,7 @@ class Page:
         self._look_at_marks_left_alone()
 
     @classmethod
-    def read(cls, path: Path) -> Page:
+    def read(cls, path: Path) -> "Page":
         return _read(path, path.stat().st_mtime_ns)
 
     def _add(self, token: Token, before: Token | None) -> None:

@@ -1,7 +1,5 @@
 """A detector of microseconds for tests of what surrounds one, and photos of one grey for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The elements of a page and its text, as a browser would see them."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 

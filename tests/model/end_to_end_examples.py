@@ -1,7 +1,5 @@
 """Every model with a region encoder of milliseconds, on two photos of noise; weights are not at their start values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -38,8 +38,6 @@ Readings where the paper is silent:
  - Conditional mask: items of mismatched pairs leave the denominators too. A denominator is at least 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """What `make lint` gives mypy: every model is a `PreTrainingModel` in its parameters and results, which nothing checks
 at run time. test_invariances.py sees to it that no model is left out."""
 
-from __future__ import annotations
-
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.pretraining import PreTrainingModel

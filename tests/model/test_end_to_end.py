@@ -1,7 +1,5 @@
 """Every model trained through the region encoder: where gradients go, what stays, what a masked region may show."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 

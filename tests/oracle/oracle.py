@@ -11,8 +11,6 @@ For changes of structure that must change nothing else. The checkouts lie beside
     python tests/oracle/oracle.py end . half/ b/
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib

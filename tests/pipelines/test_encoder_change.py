@@ -1,7 +1,5 @@
 """What a run end to end tells of its region encoder: what it is shown, what of it is trained, how far that moved."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

@@ -1,8 +1,6 @@
 """`roibeam pretrain --end-to-end` as a user runs it: on drawn photos, with each kind of masking, and with what does
 not fit."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

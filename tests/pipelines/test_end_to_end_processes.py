@@ -1,7 +1,5 @@
 """End to end, and beside a detector's training, one, two and four processes with the same global batch train alike."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

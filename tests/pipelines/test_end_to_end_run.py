@@ -1,7 +1,5 @@
 """Pre-training runs through the region encoder: the same bits after a resume, and after the largest batch had come."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -1,7 +1,5 @@
 """Captions, photos and stored boxes to end-to-end batches: what is drawn, what is hidden, what stays as stored."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path

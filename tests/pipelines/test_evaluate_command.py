@@ -1,7 +1,5 @@
 """`roibeam evaluate` as a user runs it: on a run, a Karpathy split and a store, and on everything that does not fit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

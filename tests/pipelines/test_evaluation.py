@@ -1,7 +1,5 @@
 """Held-out evaluation of every model: figures against numbers made by hand, and what must not change them."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Checkpoints with a region encoder, evaluated: figures against numbers made by hand, photo by photo."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The parts of bench/evidence that its verdicts rest on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

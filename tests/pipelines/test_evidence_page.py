@@ -1,7 +1,5 @@
 """Claims, their verdicts, and docs/evidence.md, from made answers of which the truth is known."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Exports killed while they write: nothing under the name, and a rerun that gives the bytes of an undisturbed one."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from pathlib import Path

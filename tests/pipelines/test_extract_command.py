@@ -1,7 +1,5 @@
 """`roibeam extract` as a user runs it, on small pictures and a tiny network."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What goes wrong in long runs: kills, damaged files, full disks, sources that vanish. A rerun mends all of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

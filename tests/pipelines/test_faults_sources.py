@@ -1,7 +1,5 @@
 """Sources that change, vanish or hang between plan and work, and outputs that cannot be written."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Extractions and imports disturbed at each of their stages: killed, or by a disk that breaks or is full."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import shlex

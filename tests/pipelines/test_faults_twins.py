@@ -1,8 +1,6 @@
 """One shard worked on by two processes at once, or by one that is no longer waited for: runners repeat shards, and do
 not always know that the first attempt still lives."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 import shutil

@@ -1,8 +1,6 @@
 """`roibeam finetune` and `roibeam predict` by their commands: a table of one's own, VQA's files over a drawn world,
 runs that go on, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,8 +1,6 @@
 """Tasks through the region encoder: a photo is convolved once for a question, gradients reach the detector's last
 stage, a frozen encoder is a store, masks of outlines count, and a run that goes on is the run that was not ended."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

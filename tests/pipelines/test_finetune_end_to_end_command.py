@@ -1,7 +1,5 @@
 """`roibeam finetune --end-to-end` and predictions of such a run by their commands, and what is refused in one line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

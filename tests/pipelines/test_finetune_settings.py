@@ -1,7 +1,5 @@
 """What a fine-tuning run is asked: seeds, answers and tables of one's own (published runs: test_task_recipes.py)."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fine-tuning on several processes is that on one; a run that was killed goes on to the bits of one that was not."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Sequence

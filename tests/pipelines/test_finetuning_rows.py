@@ -1,7 +1,5 @@
 """How the systems lay a task's rows out, and that what stands beside a group in a batch changes nothing for it."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 from dataclasses import replace

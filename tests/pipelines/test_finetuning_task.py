@@ -1,7 +1,5 @@
 """Groups on the training loop: whole groups, one loss over all processes, runs that go on, measures of the task."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ reader, on as many ranks as before and on one less.
 Other tests look at one reader, one state or one number of workers; this one at a whole fleet with all of them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import count, islice, product

@@ -1,7 +1,5 @@
 """Given boxes: every published form of them is read, joined to its images, and described in number and order."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """GLUE: readers of both forms of its files, rows without an image on every system, submissions and their averages."""
 
-from __future__ import annotations
-
 import json
 import math
 import zipfile

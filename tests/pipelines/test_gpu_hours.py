@@ -1,7 +1,5 @@
 """GPU hours of published runs: the rates are those of BENCHMARKS.md, and stand where they fit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

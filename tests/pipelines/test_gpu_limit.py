@@ -1,7 +1,5 @@
 """How many GPUs there can be, said without torch: what leaves a doubt is never refused. The machines are folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

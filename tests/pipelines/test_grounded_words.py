@@ -1,8 +1,6 @@
 """Words of VCR that name a box: what the built model makes of them, by recipe, head and system; on stored features and
 from photos. That a resumed run goes on as it began is in test_finetune_settings.py."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

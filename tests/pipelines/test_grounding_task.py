@@ -1,7 +1,5 @@
 """Phrase grounding: where phrases stand, what is learned of them on every system, and the command from run to score."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

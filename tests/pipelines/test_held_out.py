@@ -1,7 +1,5 @@
 """Images that results are reported on: what each rule holds out, which photos are the same, and who refuses them."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,7 +1,5 @@
 """What the command line looks like: one meaning for each option, pages of `--help`, near names, completion."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import os

@@ -1,8 +1,6 @@
 """What files call an image, as written: ids with dots, photos without extension, the two forms of "é", and the table of
 images that joins them."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """`roibeam store import --num-classes | --vocab`: what the class ids of a file are of, and what a store keeps of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

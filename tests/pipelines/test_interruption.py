@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: one line says what is kept and what to type next, by command. Real processes, real signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """A model and its region encoder saved as one, ours and the official way."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """A detector trained beside a model: its losses are the detector's own, its gradients reach the shared encoder."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

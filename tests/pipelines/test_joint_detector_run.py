@@ -1,7 +1,5 @@
 """End-to-end runs with labelled photos: resumed to the bit, the detector judged before and after, what does not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The judges of pictures and pairs: what they look at, how their thresholds are set, and that their files are data."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ The folders in tests/data/kept were written before the four packages became one.
 folders again. Do that only beside the old ones: they are what proves that old folders are still read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Files that people have for this job: read by their content, or answered with what they are and where they belong."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Labels that would teach a detector wrong things without a word: each is one line before the first step."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

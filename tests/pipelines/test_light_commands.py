@@ -1,8 +1,6 @@
 """Commands that need no torch import none, whatever is wrong with their arguments; and what --json prints, of every
 command."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What may be asked of which model: a task's model is refused, also where it keeps the heads of pre-training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`roibeam look` and `roibeam store show --draw`, the pictures that they write."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

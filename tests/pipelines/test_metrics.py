@@ -1,7 +1,5 @@
 """Official metrics: that every value of a case is compared, and rules by hand that no case shows by itself."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

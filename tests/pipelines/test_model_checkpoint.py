@@ -1,7 +1,5 @@
 """Models from every kind of folder and file that holds one, and back."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

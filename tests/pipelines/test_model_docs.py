@@ -1,7 +1,5 @@
 """docs/train.md and docs/models.md: their code runs, and all that the table of masked regions allows can be built."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

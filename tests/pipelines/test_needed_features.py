@@ -1,8 +1,6 @@
 """The features that each recipe names: the printed `extract` commands are ones, they fit what the recipe reads, and a
 store that was made otherwise is noted."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

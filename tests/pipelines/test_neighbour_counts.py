@@ -1,7 +1,5 @@
 """Guesses from counted neighbours, against counts by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """NLVR2 as groups: images, labels known or not, which regions, what is written and scored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,8 +1,6 @@
 """A model reads stores of other boxes than it was trained on, and says so; features that mean something else are
 refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--set section.field=value`: what a text becomes, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """A detector that was trained here is itself a start, in any conventions and for other classes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The planted faults; each was once missed, or is the mistake that the part invites."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -8,8 +8,6 @@ the libraries are imported and our package is not; without, all run in one.
 The list lies beside this file.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

@@ -1,7 +1,5 @@
 """Reading what a conformance folder holds: arrays and options, from anybody, executing nothing."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 import zlib

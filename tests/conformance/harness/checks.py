@@ -3,8 +3,6 @@
 Every check is a largest error and the tolerance it must not pass.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator

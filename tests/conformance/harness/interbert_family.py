@@ -3,8 +3,6 @@
 Task heads or not is told from the parameters; which outputs are compared is told by the file's "out/" arrays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 

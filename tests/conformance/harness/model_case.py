@@ -3,8 +3,6 @@
 What a family adds: which model the parameters are, what goes in, and by which names its outputs go.
 """
 
-from __future__ import annotations
-
 import functools
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

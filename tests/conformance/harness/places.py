@@ -1,7 +1,5 @@
 """Where the project's own reference arrays and their photos lie: in a clone and beside it, in no wheel or image."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterable
 from pathlib import Path

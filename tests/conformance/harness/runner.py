@@ -8,8 +8,6 @@ Nothing is skipped in silence: a file that no family knows, and a folder of a fa
 whose photos are not on this machine is listed as not run.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

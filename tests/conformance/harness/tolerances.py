@@ -1,7 +1,5 @@
 """The tolerances, as the README beside each family's reference arrays states them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,8 +1,6 @@
 """What the cases of ViLBERT and InterBERT share: the arrays of one batch, outputs and losses by their official names,
 and regions that are masked with their neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

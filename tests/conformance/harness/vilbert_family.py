@@ -4,8 +4,6 @@ The model is told from the parameters: task heads or not, of the first or of the
 compared is told by the file's "out/" arrays, so any choice of them makes a case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

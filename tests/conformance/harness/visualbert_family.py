@@ -3,8 +3,6 @@
 The model is told from the parameters, the task from the shapes of what goes in. Gradients belong to "out/loss".
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -189,11 +189,15 @@ class FeatureFile(ABC):
             raise ValueError(
                 f"{self.path}: none of its first {_SNIFFED_ENTRIES} entries is one of {expected}: {first_error}"
             )
-        for other in spread_out(len(self._ids), but=entry):
+        self._look_around(found, spread_out(len(self._ids), but=entry))
+        return found
+
+    def _look_around(self, first: RegionRecord, others: Sequence[int]) -> None:
+        """Reads a few entries of the whole file besides the first, so that doubts do not rest on one image."""
+        for other in others:
             with suppress(EntryError):  # becomes a dead letter when its turn comes
                 self._read(other, "float32")
         self._reading.settle()
-        return found
 
     def _note(self, name: bytes, error: EntryError, place: str | None = None) -> None:
         """A dead letter of an entry that `ids` cannot name."""

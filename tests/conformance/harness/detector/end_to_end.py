@@ -4,8 +4,6 @@ Resize, blanking of masked boxes, batching and the network are extraction/region
 the embedding of boxes and the projection model/vlbert/model.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -12,8 +12,6 @@ Options: `case.json` and the config files it names (options.py). Photos: `<photo
 conformance/places.py says; without any of them their cases are not run.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ The port's config files lie in two places (README of the reference arrays): `inp
 fed with BGR, and `resnets.res5_dilation` says 1 where res5 is dilated by 2. Both are read as what the code does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 What is fed and what is compared: README of the reference arrays, "Arrays". Selections are in selection.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Proposals that fall on the same cells of the map have the same scores up to the 
 one of them: which one, and with it what else is suppressed, differs between two correct programs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checksums of the random weights, and the published lists of names and shapes, against our detector."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Mapping

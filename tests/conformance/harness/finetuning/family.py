@@ -6,8 +6,6 @@ file/                      items of a data set, through the readers that users' 
 else, predictions_*        result files
 """
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Cases of data-set items: annotation files that they hold as text, and the leaves that an item is compared by."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Photos of VCR (jackroos/VL-BERT vcr/data) and of referring expressions, prepared as a network sees them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple

@@ -4,8 +4,6 @@ What is drawn beside a true pair is a mix of `RetrievalOptions`. Here stands how
 case shows its draws.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

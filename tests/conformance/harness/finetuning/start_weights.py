@@ -4,8 +4,6 @@ The file names the checkpoint's parameters and says for each of the task model w
 the checkpoint gets a number of its own here, so that what arrives tells what was taken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

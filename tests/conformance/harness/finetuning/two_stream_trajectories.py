@@ -3,8 +3,6 @@
 The command line of a case says schedule, rate and accumulation; the type of its task says head and loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The releases' rules are options of `VcrOptions`. Here stands only how a release 
 it.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

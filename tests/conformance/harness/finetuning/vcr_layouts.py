@@ -3,8 +3,6 @@
 What a release does to words, regions and labels are options of `VcrOptions`, named here.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Which regions are shown and what is right are options of the tasks. Here stands how the release lays an item out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

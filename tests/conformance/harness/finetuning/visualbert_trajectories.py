@@ -1,7 +1,5 @@
 """Trajectories of VisualBERT's first release: `ModelWrapper.step` (goldens/finetune_visualbert)."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any

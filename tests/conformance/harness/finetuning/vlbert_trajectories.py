@@ -4,8 +4,6 @@ Which task a case is of is told from its micro-batches. Models, texts and image 
 "vlbert" (conformance/vlbert).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ Questions, labels, scores, the text and what of an image is shown come from the 
 options of each release. Here stands only how a release pads and names them.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The family "metrics_refcoco": overlap, threshold, and the choice among detections of four codes."""
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Sequence

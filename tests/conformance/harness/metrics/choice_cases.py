@@ -1,7 +1,5 @@
 """The family "metrics_vcr_nlvr_glue": VCR's choices, NLVR2's judgements, and GLUE's lists and submission files."""
 
-from __future__ import annotations
-
 import functools
 import math
 import tempfile

@@ -1,8 +1,6 @@
 """The family "metrics_entities": the files of Flickr30k Entities as three codes read them, and phrase grounding as
 three codes count it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

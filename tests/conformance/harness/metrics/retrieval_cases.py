@@ -1,7 +1,5 @@
 """The family "metrics_retrieval": ranks and recalls of given scores, as three codes count them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """The family "metrics_vqa": VQA accuracy, its answer texts and the training targets of public codes."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any

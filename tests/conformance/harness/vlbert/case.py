@@ -4,8 +4,6 @@ The release packs a row without gaps: real text, real image elements, [END], the
 what is real is compared (goldens/vlbert/README.md, "Conventions").
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@
 order, labels and cut must follow from it. `optim_and_losses`: optimiser, schedules and single losses.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 `config_json` says by "class" which model a file is of, so that a case may have any name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 

@@ -3,8 +3,6 @@
 goldens/vlbert/README.md. Widths and numbers of blocks are read from the parameters, so that narrow networks run too.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import zlib

@@ -1,7 +1,5 @@
 """VL-BERT's task models against their reference arrays: VQA, VCR and RefCOCO+ (goldens/vlbert/README.md)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 

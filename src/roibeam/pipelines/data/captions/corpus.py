@@ -113,7 +113,7 @@ class CaptionTable(Sequence[tuple[str, str]]):
         """The rows of other records."""
         dropped = set(ids)
         is_kept = np.array([each not in dropped for each in self._ids], bool)
-        return self._taken(np.flatnonzero(is_kept[self._places]))
+        return self._taken(self._rows_within(is_kept))
 
     def share_of_images(self, share: float, seed: int) -> Self:
         """The rows of a random share of the captioned images, at least one of them.
@@ -128,6 +128,10 @@ class CaptionTable(Sequence[tuple[str, str]]):
         kept = np.zeros(len(self._ids), bool)
         kept[images[order[: max(1, round(share * len(images)))]]] = True
         return self._taken(np.flatnonzero(kept[self._places]))
+
+    def _rows_within(self, is_kept: np.ndarray) -> np.ndarray:
+        """(n,) int64, the rows of records for which `is_kept` (one bool for each) holds."""
+        return np.flatnonzero(is_kept[self._places])
 
     def _taken(self, rows: np.ndarray) -> Self:
         return type(self)(self._ids, ((int(self._places[row]), self._captions[int(row)]) for row in rows))
