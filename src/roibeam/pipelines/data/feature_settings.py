@@ -64,7 +64,8 @@ def choice_words(chosen: ChosenDetector, detector: str | None, settings: Sequenc
     used = chosen.preset
     if used is None:
         own = "of its own" if chosen.is_folder else conventions_name(asdict(chosen.conventions))
-        regions = "given boxes" if with_boxes else f"selection {selection_name(asdict(chosen.selection))}"
+        selected = "cells of a grid" if chosen.config.grid else f"selection {selection_name(asdict(chosen.selection))}"
+        regions = "given boxes" if with_boxes else selected
         line = f"detector {detector} (conventions {own}, photos at {_edges(chosen.config)}), {regions}"
     else:
         selection = None if with_boxes else SELECTIONS[used.selection]
