@@ -211,8 +211,7 @@ def stage_of(
         stride=stride,
         dilation=dilation,
         norm=norm,
-        begins_active=number == 5,
-        ends_active=number >= 4,
+        number=number,
     )
 
 
@@ -227,22 +226,20 @@ def build_stage(
     stride: int = 1,
     dilation: int = 1,
     norm: NormFactory = FrozenBatchNorm,
-    begins_active: bool = False,
-    ends_active: bool = False,
+    number: int = 2,
 ) -> nn.Sequential:
     """`blocks` bottlenecks; the stride is in the first, the dilation in every 3x3.
 
     Args:
         inner, groups: channels and groups of the 3x3 convolutions; out_channels: None for four times `inner`.
-        begins_active, ends_active: whether the input, and the result, have the norm and ReLU of a pre-activation
-            network.
+        number: of the stage, 2 to 5: in a pre-activation network, the results of 4 and 5 have a norm and ReLU.
     """
     out_channels = out_channels or 4 * inner
     block = partial(
         Bottleneck, inner=inner, out_channels=out_channels, conventions=conventions, groups=groups, norm=norm
     )
-    first = block(in_channels, stride=stride, dilation=dilation, is_active=begins_active)
-    is_plain = conventions.blocks == "post-activation" or not ends_active
+    first = block(in_channels, stride=stride, dilation=dilation, is_active=number == 5)
+    is_plain = conventions.blocks == "post-activation" or number < 4
     last = [] if is_plain else [NormReLU(out_channels, conventions.norm_eps, norm)]
     return nn.Sequential(first, *(block(out_channels, dilation=dilation) for _ in range(blocks - 1)), *last)
 

@@ -159,12 +159,15 @@ def random_seed(weights: str, *, named: str | None = None) -> int | None:
 def random_state(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
     """float32 tensors by name, each a function of name, shape and seed only; seed 1 gives those of the goldens.
 
-    The last convolution of a pre-activation block, which no norm follows, is as small as that norm makes it elsewhere.
+    In a pre-activation network, the last convolution of a block, which no norm follows, is as small as that norm makes it
+    elsewhere, and the stem reads pixels that a norm has scaled.
     """
     state = {name: torch.from_numpy(random_tensor(name, shape, seed)) for name, shape in shapes.items()}
     for name in state:
         if name.endswith(".conv3.weight") and name.replace(".weight", ".norm.weight") not in state:
             state[name] *= _LAST_GAIN
+    if "backbone.stem.norm.weight" in state:
+        state["backbone.stem.conv1.weight"] *= _PIXEL_SCALE
     return state
 
 
@@ -189,6 +192,7 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 _LAST_GAIN = 0.35  # of a block's last convolution
+_PIXEL_SCALE = 60.0  # spread of the stem's input, grey levels
 
 
 def _norm_values(name: str, kind: str, z: np.ndarray) -> np.ndarray:
@@ -210,4 +214,4 @@ def _conv_std(owner: str, stem: bool, fan_in: int) -> float:
         return 3.0 / math.sqrt(fan_in)
     if owner == "anchor_deltas":
         return 0.35 / math.sqrt(fan_in)
-    return math.sqrt(2.0 / fan_in) / (60.0 if stem else 1.0)
+    return math.sqrt(2.0 / fan_in) / (_PIXEL_SCALE if stem else 1.0)
