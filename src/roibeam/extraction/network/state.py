@@ -159,8 +159,8 @@ def random_seed(weights: str, *, named: str | None = None) -> int | None:
 def random_state(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
     """float32 tensors by name, each a function of name, shape and seed only; seed 1 gives those of the goldens.
 
-    In a pre-activation network, the last convolution of a block, which no norm follows, is as small as that norm makes it
-    elsewhere, and the stem reads pixels that a norm has scaled.
+    In a pre-activation network, the last convolution of a block, which no norm follows, is as small as that norm makes
+    it elsewhere, and the stem reads pixels that a norm has scaled.
     """
     state = {name: torch.from_numpy(random_tensor(name, shape, seed)) for name, shape in shapes.items()}
     for name in state:
