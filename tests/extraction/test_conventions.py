@@ -103,6 +103,7 @@ def set_kernel(conv: NormedConv, rows: list[list[float]]) -> None:
     conv.norm.weight.fill_(math.sqrt(1 + conv.norm.eps))
 
 
+HALVES = [[0.0, 0.0, 9.0, 18.0], [0.0, 0.0, 9.0, 8.0]]  # 10x9 of 10x19 pixels, or 9x8 of 9x18
 ONE, ROW = [[1.0]], [[0.0] * 3, [1.0] * 3, [0.0] * 3]
 
 
@@ -121,6 +122,14 @@ def strided_block(conventions: Conventions) -> list[float]:
     for conv, kernel in ((block.conv1, ONE), (block.conv2, ROW), (block.conv3, ONE), (block.shortcut, [[0.0]])):
         set_kernel(conv, kernel)
     return rounded(block(torch.tensor([1.0, 10, 100, 1000]).expand(1, 1, 4, 4))[0, 0, 0])
+
+
+@torch.inference_mode()
+def negative_sum(conventions: Conventions) -> float:
+    """Of a pixel of -1 to which the convolutions add nothing."""
+    block = Bottleneck(1, 1, 1, conventions)
+    block.conv3.weight.zero_()
+    return block(-torch.ones(1, 1, 1, 1)).item()
 
 
 def normed_one(conventions: Conventions) -> float:
@@ -172,8 +181,7 @@ def one_pixel(conventions: Conventions) -> tuple[list[float], list[float], list[
     """The anchor; the same decoded; whether a box of one column stays; whether NMS at 0.45 sees 9/20 or 10/20."""
     anchor = anchors(conventions, (16.0,), (1.0,))[0]
     column = choose([[5.0, 0.0, 5.0, 9.0]], conventions)
-    half = [[0.0, 0.0, 9.0, 18.0], [0.0, 0.0, 9.0, 8.0]]  # 10x9 of 10x19 pixels, or 9x8 of 9x18
-    return anchor, decoded_anchor(conventions, [0.0] * 4), column, choose(half, conventions, proposal_nms_iou=0.46)
+    return anchor, decoded_anchor(conventions, [0.0] * 4), column, choose(HALVES, conventions, proposal_nms_iou=0.46)
 
 
 def clipped(conventions: Conventions) -> list[float]:
@@ -313,6 +321,7 @@ CASES: dict[str, tuple[Callable[[Conventions], object], dict[Any, object]]] = {
             "rescale-both": [((600, 1000), pytest.approx(1000 / 1499)), ((597, 1000), pytest.approx(1000 / 670))],
             "rounded": [((600, 1000), 600 / 899), ((597, 1000), 1000 / 670)],
             "short-truncated": [((599, 999), 599 / 899), ((597, 1000), 597 / 400)],
+            "short-rounded": [((600, 1000), 600 / 899), ((597, 1000), 597 / 400)],
         },
     ),
     "padding_multiple": (
@@ -377,10 +386,15 @@ CASES: dict[str, tuple[Callable[[Conventions], object], dict[Any, object]]] = {
         {"foreground": ([0.0, 4.0], 8), "with-background": ([4.0, 8.0], 12)},
     ),
     # Logistic function of 1 - 0 and of 0 - 2.
-    "objectness": (objectness, {"logit": [1.0, 0.0], "pair-softmax": [0.731, 0.119]}),
+    "objectness": (objectness, {"logit": [1.0, 0.0], "sigmoid": [0.731, 0.5], "pair-softmax": [0.731, 0.119]}),
     "proposal_filter": (
         filtered,
-        {"topk-clip-nonempty": ([], [0]), "clip-side-topk": ([1, 2], [0]), "clip-nonempty-side-topk": ([2, 3], [])},
+        {
+            "topk-clip": ([0, 1], [0]),
+            "topk-clip-nonempty": ([], [0]),
+            "clip-side-topk": ([1, 2], [0]),
+            "clip-nonempty-side-topk": ([2, 3], []),
+        },
     ),
     # Sides of 20 and 40 where an input pixel is half a photo pixel.
     "min_proposal_side": (
@@ -406,9 +420,18 @@ CASES: dict[str, tuple[Callable[[Conventions], object], dict[Any, object]]] = {
         lambda conventions: predictor_rows(conventions)["attributes"],
         {"last": [7.0, 3.0, 4.0], "first": [3.0, 4.0, 7.0]},
     ),
-    "attribute_class": (embedded_class, {"argmax-with-background": [30.0, 30.0, 30.0]}),
+    "attribute_class": (embedded_class, {"argmax-with-background": [30.0, 30.0, 30.0], "kept": [20.0, 20.0, 20.0]}),
     # exp(0) of 1 + 1, and of 1 + 1 + 2.
     "attribute_softmax": (attribute_score, {"foreground": 0.5, "all": 0.25}),
+    "blocks": (negative_sum, {"post-activation": 0.0, "pre-activation": -1.0}),
+    "moved_edge": (
+        lambda conventions: decoded_anchor(conventions, [0.0] * 4),
+        {"center+half": [-8.0, -8.0, 8.0, 8.0], "center+half-1": [-8.0, -8.0, 7.0, 7.0]},
+    ),
+    "nms_sides": (
+        lambda conventions: choose(HALVES, replace(conventions, box_sides="x2-x1+1"), proposal_nms_iou=0.46),
+        {"box_sides": [0], "x2-x1": [0, 1]},
+    ),
 }
 
 

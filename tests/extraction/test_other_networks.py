@@ -86,7 +86,7 @@ def refused_networks() -> dict[str, State]:
         "a network of detectron2 with a feature pyramid": named(
             "backbone.bottom_up.res2.0.conv1.weight", "proposal_generator.rpn_head.conv.weight"
         ),
-        "a network of maskrcnn-benchmark": named("backbone.body.stem.conv1.weight", "rpn.head.conv.weight"),
+        "a network of maskrcnn-benchmark": named("backbone.body.stem.conv1.weight", "backbone.fpn.fpn_inner1.weight"),
         "DETR": named("transformer.encoder.layers.0.linear1.weight", "backbone.0.body.conv1.weight"),
         "CLIP's ResNet": named("visual.conv1.weight", "visual.layer1.0.conv1.weight", "visual.attnpool.k_proj.bias"),
         "a whole model of R2C, or VisualBERT on VCR": named(

@@ -57,21 +57,21 @@ def test_classwise_max_keeps_what_the_tool_keeps(seed, limits):
     elif len(want) > max_regions:
         want = np.argsort(-max_conf, kind="stable")[:max_regions]
     policy = SelectionPolicy(min_score=min_score, min_regions=min_regions, max_regions=max_regions)
-    got = select_classwise_max(torch.from_numpy(boxes), torch.from_numpy(scores), policy)
+    got = select_classwise_max(torch.from_numpy(boxes), torch.from_numpy(scores), policy).region_ids
     np.testing.assert_array_equal(got, want)
 
 
 def test_scores_at_or_above_the_floor_do_not_depend_on_it():
     boxes, scores = map(torch.from_numpy, random_regions(9))
-    exact = classwise_max(boxes, scores, SelectionPolicy(), floor=0.0)
+    _, exact = classwise_max(boxes, scores, SelectionPolicy(), floor=0.0)
     for floor in (0.01, 0.1, 0.3):
-        got = classwise_max(boxes, scores, SelectionPolicy(), floor=floor)
+        _, got = classwise_max(boxes, scores, SelectionPolicy(), floor=floor)
         assert torch.equal(got, torch.where(exact >= floor, exact, 0.0))
 
 
 def test_fewer_proposals_than_the_minimum_gives_all_of_them():
     boxes, scores = map(torch.from_numpy, random_regions(1, regions=5))
-    assert sorted(select_classwise_max(boxes, scores, SELECTIONS["butd-36"]).tolist()) == [0, 1, 2, 3, 4]
+    assert sorted(select_classwise_max(boxes, scores, SELECTIONS["butd-36"]).region_ids.tolist()) == [0, 1, 2, 3, 4]
     assert sorted(select_single_nms(boxes, scores.amax(1), LADDER).tolist()) == [0, 1, 2, 3, 4]
 
 
@@ -84,6 +84,7 @@ def test_no_proposals_give_no_regions(name):
         proposal_boxes=empty,
         regressed_boxes=empty,
         nms_boxes=empty,
+        class_boxes=torch.empty(0, 7, 4),
     )
     assert got.proposal_ids.shape == (0,) and got.boxes.shape == (0, 4)
 
@@ -92,7 +93,7 @@ def test_equal_scores_go_to_the_lower_index():
     boxes = torch.tensor([[20.0 * i, 0.0, 20.0 * i + 9, 9.0] for i in range(30)])
     scores = torch.full((30, 2), 0.5)
     policy = dataclasses.replace(SELECTIONS["butd-36"], min_regions=5, max_regions=5)
-    assert select_classwise_max(boxes, scores, policy).tolist() == [0, 1, 2, 3, 4]
+    assert select_classwise_max(boxes, scores, policy).region_ids.tolist() == [0, 1, 2, 3, 4]
     assert select_single_nms(boxes, scores[:, 0], LADDER).tolist() == list(range(30))
 
 
@@ -106,7 +107,7 @@ def test_equal_scores_go_to_the_lower_index():
         ({"nms_thresholds": (1.5,)}, "above 0 and at most 1"),
         ({"min_score": 2.0}, r"min_score 2.0; it must be in 0..1"),
         ({"min_regions": 50, "max_regions": 36}, r"keeps 50..36 regions"),
-        ({"method": "single-nms", "kept_box": "regressed"}, "knows no score and no"),
+        ({"method": "single-nms", "kept_box": "regressed"}, r"knows no \+1"),
         ({"when_too_few": "last-threshold"}, "classwise-max has one threshold"),
         ({"order": "area"}, "selection order 'area'; implemented: published, score"),
     ],
@@ -133,6 +134,7 @@ def keep(
         proposal_boxes=torch.tensor(boxes),
         regressed_boxes=torch.tensor(regressed or boxes),
         nms_boxes=torch.tensor(regressed or boxes),
+        class_boxes=torch.tensor(regressed or boxes)[:, None].expand(-1, len(scores[0]), -1),
     )
     return selected.proposal_ids.tolist(), selected.boxes.tolist()
 
@@ -163,9 +165,24 @@ def apart(policy: SelectionPolicy) -> list[int]:
     return keep(policy, APART, RISING)[0]
 
 
+def moved_apart(policy: SelectionPolicy) -> list[int]:
+    """Two proposals on one place, which are moved apart."""
+    return keep(policy, [WHOLE, WHOLE], [[0.8], [0.7]], [WHOLE, AWAY])[0]
+
+
+def twice_in_one_class(policy: SelectionPolicy) -> list[int]:
+    """Classes of two boxes on one place, best in one class; the second stays by its other class."""
+    both = torch.tensor([WHOLE, WHOLE])
+    scores = torch.tensor([[0.8, 0.0], [0.7, 0.25]])
+    kept = select_regions(
+        policy, class_scores=scores, proposal_boxes=both, regressed_boxes=both, nms_boxes=both, class_boxes=None
+    )
+    return kept.class_ids.tolist()
+
+
 # field -> (policy, probe, {value: what the probe gives for it})
 CASES: dict[str, tuple[SelectionPolicy, Callable[[SelectionPolicy], object], dict[Any, object]]] = {
-    "method": (BUTD, method, {"classwise-max": [0, 1], "single-nms": [0]}),
+    "method": (BUTD, method, {"classwise-max": [0, 1], "single-nms": [0], "classwise": [0, 1]}),
     "kept_box": (
         BUTD,
         lambda policy: keep(policy, [WHOLE], [[0.9]], [AWAY])[1],
@@ -191,12 +208,16 @@ CASES: dict[str, tuple[SelectionPolicy, Callable[[SelectionPolicy], object], dic
     "min_regions": (replace(BUTD, min_score=0.9), apart, {0: [4], 1: [4], 3: [4, 3, 2]}),
     "max_regions": (BUTD, apart, {4: [1, 2, 3, 4], 2: [4, 3]}),
     "order": (BUTD, apart, {"published": [1, 2, 3, 4], "score": [4, 3, 2, 1]}),
+    "nms_boxes": (replace(BUTD, min_regions=0), moved_apart, {"usual": [0], "proposal": [0], "class": [0, 1]}),
+    "region_class": (BUTD, twice_in_one_class, {"best": [0, 0], "surviving": [0, 1]}),
 }
 
 
 def changed(name: str, value: Any) -> SelectionPolicy:
     if name == "method" and value == "single-nms":  # goes with other values of other fields only
         return SINGLE
+    if name == "method" and value == "classwise":
+        return replace(BUTD, method="classwise", region_class="surviving")
     return replace(CASES[name][0], **{name: value})
 
 
@@ -214,12 +235,29 @@ def test_every_field_and_every_word_has_a_case_that_parts_it_from_another() -> N
         assert len({repr(probe(changed(name, value))) for value in wanted}) > 1, f"{name} changes nothing"
 
 
+def test_classwise_gives_a_region_for_each_class_and_halves_its_score_until_enough_are_left() -> None:
+    policy = replace(SELECTIONS["vinvl-rule-0"], min_score=0.4, min_regions=3)
+    boxes, scores = torch.tensor(APART[:2]), torch.tensor([[0.5, 0.3], [0.05, 0.45]])
+    moved = torch.stack([boxes, boxes + 1], dim=1)
+    kept = select_regions(
+        policy, class_scores=scores, proposal_boxes=boxes, regressed_boxes=boxes, nms_boxes=boxes, class_boxes=moved
+    )
+    assert kept.proposal_ids.tolist() == [0, 1, 0] and kept.class_ids.tolist() == [0, 1, 1]
+    assert torch.equal(kept.boxes, moved[kept.proposal_ids, kept.class_ids])
+    fewer = replace(policy, min_regions=0, max_regions=1)
+    kept = select_regions(
+        fewer, class_scores=scores, proposal_boxes=boxes, regressed_boxes=boxes, nms_boxes=boxes, class_boxes=moved
+    )
+    assert kept.proposal_ids.tolist() == [0]
+
+
 # min_score, min_regions, max_regions and threshold of each published rule; sources stand beside the presets.
 PUBLISHED = {
     "butd-10-100": (0.2, 10, 100, (0.3,)),
     "butd-36": (0.2, 36, 36, (0.3,)),
     "milvlg-10-100": (0.2, 10, 100, (0.3,)),
     "milvlg-36": (0.2, 36, 36, (0.3,)),
+    "milvlg-100": (0.2, 100, 100, (0.3,)),
     "hf-36": (0.0, 10, 36, (0.5, 0.6, 0.7, 0.8, 0.9)),
     "hf-100": (0.0, 10, 100, (0.5, 0.6, 0.7, 0.8, 0.9)),
     "d2-36": (0.0, 36, 36, (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),
@@ -231,6 +269,10 @@ PUBLISHED = {
     "imagebert": (0.2, 100, 100, (0.3,)),
     "interbert": (0.2, 90, 100, (0.3,)),
     "maskrcnn-benchmark-100": (0.0, 100, 100, (0.5,)),
+    "vinvl": (0.2, 10, 100, (0.3,)),
+    "vinvl-demo": (0.2, 10, 100, (0.3,)),
+    "vinvl-rule-0": (0.2, 10, 100, (0.5,)),
+    "vinvl-rule-2": (0.2, 10, 100, (0.5,)),
 }
 
 

@@ -20,7 +20,8 @@ SLOW = {
     *("detector/e2e_batch", "detector/hf_frcnn_keys", "detector/detectron2_keys", "detector/resnet101_vgbua_keys"),
     *("detector/weight_sums_full", "finetune_vilbert/data_vcr_multitask", "finetune_vilbert/predictions_first"),
     "vlbert/pretrain_e2e_res101",
-}
+    *(case.name for case in PLANNED if case.family in ("vinvl", "milvlg_r152", "grid")),
+} - {"grid/R-50-grid_small"}
 # Half a minute each; one of them meets what the others meet.
 TRUE_SIZE = [case.name for case in PLANNED if case.name.startswith("detector/full_")]
 # At true size one array misses on an Ice Lake Xeon. Nowhere else may it.
@@ -65,7 +66,7 @@ def test_the_reference_arrays(name: str) -> None:
 
 
 def test_every_file_is_a_case() -> None:
-    assert all(case.case is not None for case in PLANNED) and len(PLANNED) == 129
+    assert all(case.case is not None for case in PLANNED) and len(PLANNED) == 142
     assert RUN_QUICKLY | SLOW <= {case.name for case in PLANNED} and len(TRUE_SIZE) == 3
 
 

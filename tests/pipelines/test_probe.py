@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from evaluated_models import MODELS, SIZES, VILBERT, WIDTH, WITHOUT_MATCH, WITHOUT_REGIONS, build
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.text import Text
 from tiny_commands import Cli, Pictures, command, ok, tiny_run
@@ -194,11 +195,11 @@ def test_the_picture_fits_a_telephone_and_its_text_is_text(tokenizer: Any) -> No
     text = "a [MASK] in a [MASK], " + "and so on " * 30
     draw = partial(draw_probe, said, record, names, text=text, photo=None, banner=Banner("Careful.", "No meaning."))
     sheet = draw(COLOURS)
-    top = sheet.figure.bbox.height
+    top, renderer = sheet.figure.bbox.height, FigureCanvasAgg(sheet.figure).get_renderer()  # else one for each text
     for each in (*sheet.figure.findobj(Text), *sheet.figure.axes):
         if not each.get_visible() or (isinstance(each, Text) and not each.get_text()):
             continue
-        box = each.get_window_extent()
+        box = each.get_window_extent(renderer)
         assert -1 <= box.x0 and box.x1 <= 361 and top - sheet.y - 1 <= box.y0 and box.y1 <= top, each
         assert not isinstance(each, Text) or each.get_fontsize() >= 11, each
     svg = picture_svg(draw, label="a probe")

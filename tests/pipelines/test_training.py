@@ -284,7 +284,7 @@ def test_old_checkpoints_go_and_leftovers_do_not_count(tmp_path):
     run(folder, settings=config(keep=2), stop_at_step=8)
     names = sorted(path.name for path in (folder / "checkpoints").iterdir())
     assert names == ["step-00000004", "step-00000008"]
-    for name in (".writing-step-00000099", ".removing-step-00000002", ".replaced-step-00000003"):
+    for name in (".writing-step-00000099", ".removing-step-00000004", ".replaced-step-00000003"):  # 4 goes again
         (folder / "checkpoints" / name / "model").mkdir(parents=True)
     assert latest_checkpoint(folder).name == "step-00000008"
     run(folder, settings=config(keep=1), resume=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -19,10 +19,16 @@ from torch import Tensor, nn
 
 from roibeam.extraction.fast.cuda_device import on_side_stream, record_on_stream, wait_for
 from roibeam.extraction.fast.fused_resnet import has_fused_kernels
-from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkCache, PhotoSize, region_scores
+from roibeam.extraction.fast.inference_network import (
+    InferenceNetwork,
+    NetworkCache,
+    PhotoSize,
+    best_attributes,
+    region_scores,
+)
 from roibeam.extraction.fast.modes import bf16_instructions, mode_named
-from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, checked_mask, clip_boxes
-from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, checked_mask, clip_boxes, grid_boxes
+from roibeam.extraction.network.config import DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.resnet import Backbone
@@ -44,6 +50,7 @@ from roibeam.extraction.regions import (
     ScoredRegions,
     boxes_for_each,
     kept_regions,
+    needs_class_boxes,
     plain_json,
     to_numpy,
 )
@@ -207,13 +214,13 @@ class Detector(nn.Module):
         `numerics` holds values that may differ between stores that belong together (see docs/stores.md, Fingerprint);
         all others define the meaning of the features. Hashes the weights: under a second, so call it once for a run.
         """
-        config = plain_json(asdict(self.config))
+        config = plain_json(written_settings(self.config))
         del config["region_chunk"]
         region_chunk = self.mode.regions_at_once(self.config, self.device)
         described = {
             "config": config,
-            "conventions": plain_json(asdict(self.conventions)),
-            "selection": plain_json(asdict(self.selection)),
+            "conventions": plain_json(written_settings(self.conventions)),
+            "selection": plain_json(written_settings(self.selection)),
             "weights": weights_digest(self.state_dict()),
             "feature_dim": self.feature_dim,
             "num_classes": self.num_classes,
@@ -259,7 +266,7 @@ class Detector(nn.Module):
         maps = self._backbone_maps(network, images, given, self._groups(images, given))
         outputs = self._run_heads(network, _lookahead(maps))
         scored = self._to_host(network, outputs, whole_image=whole_image)
-        regions = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _lookahead(scored)}
+        regions = {at: self._kept(self.selection, copy, one, network) for at, copy, one in _lookahead(scored)}
         return [regions[at] for at in range(len(images))]
 
     def _groups(
@@ -325,6 +332,8 @@ class Detector(nn.Module):
             if masked is not None:
                 raise ValueError("masked regions need given boxes: which proposals come depends on the pixels")
             return _PreparedPhoto(made, made.pixels, None, None)
+        if self.config.grid:
+            raise ValueError(f"grid {self.config.grid}: the cells of a grid are its regions; it takes no boxes")
         given = clip_boxes(checked_boxes(boxes).to(self.device), made.image_hw)
         network_boxes = clip_boxes(made.scale.to_network(given), made.input_hw, last_pixel=self.conventions.last_pixel)
         pixels = made.pixels
@@ -367,26 +376,63 @@ class Detector(nn.Module):
                     if photo.given_boxes is not None:
                         record_on_stream(photo.given_boxes)
                     feature_map = mapped.maps[row : row + 1]
+                    if self.config.grid:
+                        described.append((mapped.indices[row], self._grid(network, photo, feature_map)))
+                        continue
                     regions = network.regions(feature_map, proposed.boxes)
                     outputs = HeadOutputs(photo.network_input, feature_map, proposed, regions, photo.given_boxes)
                     described.append((mapped.indices[row], outputs))
             yield from described
+
+    def _grid(self, network: InferenceNetwork, photo: _PreparedPhoto, feature_map: Tensor) -> HeadOutputs:
+        """Cells of the last stage as given boxes."""
+        assert isinstance(self.roi_heads, RoIHeads), "heads of another kind have no last stage"
+        last, one = network.grid(feature_map), photo.network_input
+        boxes = grid_boxes((last.shape[2], last.shape[3]), one.image_hw).to(self.device)
+        regions = self.roi_heads.judge([last[0].flatten(1).t().contiguous()], len(boxes))
+        proposals = Proposals(one.scale.to_network(boxes), boxes.new_ones(len(boxes)))
+        return HeadOutputs(one, feature_map, proposals, regions, boxes)
 
     def _proposals(self, network: InferenceNetwork, mapped: _MappedPhotos) -> list[Proposals]:
         """Proposals of each photo of a group, or its given boxes in their place."""
         inputs = [photo.network_input for photo in mapped.photos]
         given = [photo.network_boxes for photo in mapped.photos if photo.network_boxes is not None]
         record_on_stream(mapped.maps, *given)
+        if self.config.grid:  # its cells are known with the last stage
+            return [Proposals(mapped.maps.new_zeros(0, 4), mapped.maps.new_zeros(0)) for _ in inputs]
         if given:
             return [Proposals(boxes, boxes.new_ones(len(boxes))) for boxes in given]
         return network.proposals(mapped.maps, [one.input_hw for one in inputs], [one.factor for one in inputs])
 
     def _to_host(
         self, network: InferenceNetwork, outputs: Iterable[tuple[int, HeadOutputs]], *, whole_image: bool
-    ) -> Iterator[tuple[int, HostCopy, tuple[int, int]]]:
-        """All regions of each photo on their way to the CPU, with its place in the call and its height and width."""
+    ) -> Iterator[tuple[int, HostCopy, HeadOutputs]]:
+        """All regions of each photo on their way to the CPU, with its place in the call."""
         for at, one in outputs:
-            yield at, HostCopy(self._scores(one, network, whole_image=whole_image)), one.network_input.image_hw
+            yield at, HostCopy(self._scores(one, self.selection, network, whole_image=whole_image)), one
+
+    def _kept(
+        self, policy: SelectionPolicy, copy: HostCopy, outputs: HeadOutputs, network: InferenceNetwork | None = None
+    ) -> Regions:
+        """The kept regions; their attributes anew where the conventions judge those of the kept class and box, and
+        these are not the ones judged before: the best class at the proposal."""
+        regions = kept_regions(policy, copy, outputs.network_input.image_hw)
+        if self.conventions.attribute_class != "kept" or regions.attribute_ids is None:
+            return regions
+        moved = policy.kept_box == "regressed" and outputs.given_boxes is None
+        judged = regions.class_probabilities[:, :-1].argmax(axis=1)
+        if not moved and np.array_equal(judged, regions.class_ids):
+            return regions
+        assert isinstance(self.roi_heads, RoIHeads), "heads of another kind take other conventions"
+        with self.arithmetic():
+            network = network or self.network()
+            features = torch.from_numpy(regions.features).to(self.device)
+            if moved:
+                boxes = outputs.network_input.scale.to_network(torch.from_numpy(regions.boxes).to(self.device))
+                features = network.regions(outputs.feature_map, boxes).features
+            logits = self.roi_heads.attributes(features, torch.from_numpy(regions.class_ids).to(self.device))
+            scores, ids = best_attributes(logits, self.conventions)
+        return replace(regions, attribute_ids=to_numpy(ids), attribute_scores=to_numpy(scores))
 
     @torch.inference_mode()
     def whole_image_feature(self, outputs: HeadOutputs) -> np.ndarray:
@@ -396,6 +442,8 @@ class Detector(nn.Module):
         return to_numpy(self._whole_image(network, outputs))
 
     def _whole_image(self, network: InferenceNetwork, outputs: HeadOutputs) -> Tensor:
+        if self.config.grid:
+            return outputs.regions.features.mean(dim=0)
         height, width = outputs.network_input.input_hw
         box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
         box = clip_boxes(box, (height, width), last_pixel=self.conventions.last_pixel)
@@ -411,17 +459,24 @@ class Detector(nn.Module):
             selection: None means the detector's own; another one re-selects without running the network again.
                 Given boxes are all kept.
         """
-        return kept_regions(
-            selection or self.selection, HostCopy(self._scores(outputs)), outputs.network_input.image_hw
-        )
+        policy = selection or self.selection
+        return self._kept(policy, HostCopy(self._scores(outputs, policy)), outputs)
 
     def _scores(
-        self, outputs: HeadOutputs, network: InferenceNetwork | None = None, *, whole_image: bool = False
+        self,
+        outputs: HeadOutputs,
+        policy: SelectionPolicy,
+        network: InferenceNetwork | None = None,
+        *,
+        whole_image: bool = False,
     ) -> ScoredRegions:
         """Probabilities, best attributes and boxes in photo pixels; the whole photo's feature needs the network."""
         one, score = outputs.network_input, region_scores if network is None else network.scores
         boxes, factors = outputs.proposals.boxes, one.scale.factors_xyxy
-        scores = score(outputs.regions, boxes, factors, PhotoSize.of(one), self.conventions)
+        with_class_boxes = outputs.given_boxes is None and needs_class_boxes(policy)
+        scores = score(
+            outputs.regions, boxes, factors, PhotoSize.of(one), self.conventions, with_class_boxes=with_class_boxes
+        )
         return ScoredRegions(
             **vars(scores),
             features=outputs.regions.features,

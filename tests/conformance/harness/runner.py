@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from harness.checks import Case, Check, Family, OpenFolder, failed
 from harness.detector.family import DETECTOR_FAMILY
+from harness.detector.networks import NETWORK_FAMILIES
 from harness.finetuning.family import FINETUNING_FAMILIES
 from harness.interbert_family import INTERBERT_FAMILY
 from harness.metrics.box_cases import BOX_METRICS
@@ -35,7 +36,7 @@ FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
         family.name: family
         for family in (
             *FINETUNING_FAMILIES,  # first: their weights have the names of the models' families
-            DETECTOR_FAMILY, INTERBERT_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY, VLBERT_FAMILY,
+            *NETWORK_FAMILIES, DETECTOR_FAMILY, INTERBERT_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY, VLBERT_FAMILY,
             VQA_METRICS, CHOICE_METRICS, ENTITY_METRICS, BOX_METRICS, RETRIEVAL_METRICS,
         )
     }

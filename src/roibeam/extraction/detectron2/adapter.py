@@ -13,7 +13,7 @@ the box predictor. detectron2 is imported inside functions only: this module imp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from torch.nn import functional
 from roibeam.extraction.detectron2.network import build_detectron2_network, check_network
 from roibeam.extraction.detectron2.vg import require_detectron2
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
+from roibeam.extraction.network.config import written_settings
 from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.roi_heads import RegionOutputs
@@ -39,6 +40,7 @@ from roibeam.extraction.regions import (
     best_class_deltas,
     boxes_for_each,
     kept_regions,
+    needs_class_boxes,
     plain_json,
     to_numpy,
 )
@@ -213,7 +215,7 @@ class Detectron2Detector:
                 "region_feature": self._head.layer,
                 "attribute_softmax": "foreground",
             },
-            "selection": plain_json(asdict(self.selection)),
+            "selection": plain_json(written_settings(self.selection)),
             "weights": weights_digest(self.model.state_dict()),
             "feature_dim": self.feature_dim,
             "num_classes": self.num_classes,
@@ -295,6 +297,10 @@ class Detectron2Detector:
         best_deltas = best_class_deltas(regions.box_deltas, probabilities)
         regressed = self._predictor.box2box_transform.apply_deltas(best_deltas, proposals)
         regressed = clip_boxes(regressed, outputs.input_hw)
+        policy, class_boxes = selection or self.selection, regressed[:, None][:, :0]
+        if needs_class_boxes(policy):
+            moved = self._predictor.box2box_transform.apply_deltas(regions.box_deltas.flatten(1), proposals)
+            class_boxes = clip_boxes(moved.view(len(moved), -1, 4), outputs.input_hw)
         best = regions.attribute_logits[:, :-1].softmax(dim=1).max(dim=1) if self.num_attributes else None
         scored = ScoredRegions(
             features=regions.features,
@@ -304,9 +310,10 @@ class Detectron2Detector:
             proposal_boxes=scale.to_photo(proposals),
             regressed_boxes=scale.to_photo(regressed),
             nms_boxes=regressed,
+            class_boxes=scale.to_photo(class_boxes),
             given_boxes=outputs.given_boxes,
         )
-        return kept_regions(selection or self.selection, HostCopy(scored), outputs.image_hw)
+        return kept_regions(policy, HostCopy(scored), outputs.image_hw)
 
     def resize(self, image: np.ndarray) -> tuple[Tensor, PhotoScale]:
         """(height, width, 3) uint8 B, G, R -> (3, height', width') float32 in the network's channel order, 0..255."""

@@ -44,7 +44,7 @@ class CudaConv:
         self._exact_bias = bias
         self.bias: Tensor | None = bias.to(dtype)
         self.stride, self.padding, self.dilation = conv.stride, [int(edge) for edge in conv.padding], conv.dilation
-        self.relu = relu
+        self.groups, self.relu = conv.groups, relu
         is_product = weight.shape[2:] == (1, 1) and dtype == torch.float32 and not mode.tf32
         self.matrix = self.weight[:, :, 0, 0].t() if is_product else None
 
@@ -65,9 +65,10 @@ class CudaConv:
                 out = out if self.bias is None else out.add_(self.bias)
             out = out.view(*x.shape[:3], -1).permute(0, 3, 1, 2)
             return out.relu_() if self.relu else out
-        where = (self.stride, self.padding, self.dilation, 1)
+        where = (self.stride, self.padding, self.dilation, self.groups)
+        if onto is not None and not self.relu:  # cuDNN's sum comes with a ReLU
+            return onto.add_(functional.conv2d(x, self.weight, self.bias, *where))
         if onto is not None:
-            assert self.relu, "cuDNN's sum comes with a ReLU"
             return torch.cudnn_convolution_add_relu(x, self.weight, onto, 1.0, self.bias, *where)
         if self.relu:
             return torch.cudnn_convolution_relu(x, self.weight, self.bias, *where)

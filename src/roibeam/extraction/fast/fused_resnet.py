@@ -9,6 +9,7 @@ differs for RoIPool's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from roibeam.extraction.fast.cuda_device import CudaConv
 from roibeam.extraction.fast.modes import Mode
 from roibeam.extraction.network.config import FEATURE_STRIDE
 from roibeam.extraction.network.conventions import Conventions
-from roibeam.extraction.network.resnet import Backbone, Bottleneck, FrozenBatchNorm
+from roibeam.extraction.network.resnet import Backbone, Bottleneck, FrozenBatchNorm, NormReLU
 from roibeam.extraction.network.roi_heads import DistinctBins, RegionAlign
 
 # oneDNN's convolution with its following steps, on weights that are laid out for it once. torch's own compiler calls
@@ -54,12 +55,12 @@ class FusedConv:
         self.weight = weight.to(dtype).contiguous(memory_format=torch.channels_last)
         self.bias = self._exact_bias.to(dtype)
         # Lists of numbers, as oneDNN's operators need them; the padding here is never a word.
-        self.stride, self.dilation = list(conv.stride), list(conv.dilation)
+        self.stride, self.dilation, self.groups = list(conv.stride), list(conv.dilation), conv.groups
         self.padding = [int(edge) for edge in conv.padding]
         self.fused = has_fused_kernels(weight.device, dtype)
         if self.fused:
             self.weight = torch.ops.mkldnn._reorder_convolution_weight(
-                self.weight, self.padding, self.stride, self.dilation, 1, [1, conv.in_channels, *cells]
+                self.weight, self.padding, self.stride, self.dilation, self.groups, [1, conv.in_channels, *cells]
             )
 
     def add_bias(self, bias: Tensor) -> None:
@@ -70,10 +71,11 @@ class FusedConv:
     def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor:
         """`x` is (N, C, h, w), channels-last; `onto` is added before the ReLU, and overwritten with the result."""
         if not self.fused:
-            out = functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
+            where = (self.stride, self.padding, self.dilation, self.groups)
+            out = functional.conv2d(x, self.weight, self.bias, *where)
             out = out if onto is None else onto.add_(out)
         else:
-            operators, where = torch.ops.mkldnn, (self.padding, self.stride, self.dilation, 1)
+            operators, where = torch.ops.mkldnn, (self.padding, self.stride, self.dilation, self.groups)
             if onto is None:
                 out = operators._convolution_pointwise(x, self.weight, self.bias, *where, "none", [], None)
             else:
@@ -92,23 +94,36 @@ def fused_conv(conv: nn.Conv2d, mode: Mode, cells: tuple[int, int], *, relu: boo
     return FusedConv(conv, mode.conv_dtype, cells, relu=relu)
 
 
+class FusedNormReLU:
+    """See `NormReLU`; a new map."""
+
+    def __init__(self, part: NormReLU, mode: Mode) -> None:
+        gain, shift = _gain_and_shift(part.norm)
+        self.gain, self.shift = (each.view(1, -1, 1, 1).to(mode.conv_dtype) for each in (gain, shift))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.shift, x, self.gain).relu_()
+
+
 class FusedBottleneck:
     """Fused bottleneck block; overwrites its input if it has no shortcut convolution."""
 
     def __init__(self, block: Bottleneck, mode: Mode, cells: tuple[int, int]) -> None:
         inner = _strided(cells, block.conv1)
         outer = _strided(inner, block.conv2)
+        self.activate = None if block.activate is None else FusedNormReLU(block.activate, mode)
         self.conv1 = fused_conv(block.conv1, mode, cells, relu=True)
         self.conv2 = fused_conv(block.conv2, mode, inner, relu=True)
-        self.conv3 = fused_conv(block.conv3, mode, outer, relu=True)
+        self.conv3 = fused_conv(block.conv3, mode, outer, relu=block.activates_sum)
         self.shortcut = None if block.shortcut is None else fused_conv(block.shortcut, mode, cells)
         if isinstance(self.conv3, CudaConv) and isinstance(self.shortcut, CudaConv):
             self.conv3.add_bias(self.shortcut)
         self.cells = outer
 
     def __call__(self, x: Tensor) -> Tensor:
-        out = self.conv2(self.conv1(x))
-        return self.conv3(out, onto=x if self.shortcut is None else self.shortcut(x))
+        active = x if self.activate is None else self.activate(x)
+        out = self.conv2(self.conv1(active))
+        return self.conv3(out, onto=x if self.shortcut is None else self.shortcut(active))
 
 
 class FusedStage:
@@ -118,17 +133,20 @@ class FusedStage:
         cells: as of `FusedConv`; the attribute is that of the stage's result.
     """
 
-    def __init__(self, blocks: Iterable[nn.Module], mode: Mode, cells: tuple[int, int]) -> None:
-        self.blocks, self.cells = [], cells
-        for block in blocks:
-            assert isinstance(block, Bottleneck)
-            self.blocks.append(FusedBottleneck(block, mode, self.cells))
+    def __init__(self, parts: Iterable[nn.Module], mode: Mode, cells: tuple[int, int]) -> None:
+        self.blocks, self.cells, self.last = [], cells, None
+        for part in parts:
+            if isinstance(part, NormReLU):
+                self.last = FusedNormReLU(part, mode)
+                continue
+            assert isinstance(part, Bottleneck)
+            self.blocks.append(FusedBottleneck(part, mode, self.cells))
             self.cells = self.blocks[-1].cells
 
     def __call__(self, x: Tensor) -> Tensor:
         for block in self.blocks:
             x = block(x)
-        return x
+        return x if self.last is None else self.last(x)
 
 
 class DilatedStage:
@@ -143,9 +161,10 @@ class DilatedStage:
             block.conv2.padding, block.conv2.dilation = [1, 1], (1, 1)
 
     @staticmethod
-    def takes(blocks: Sequence[Bottleneck], mode: Mode, cells: tuple[int, int]) -> bool:
-        """Whether it can replace these blocks on maps of these cells, and is faster."""
-        on_a_gpu = all(block.conv1.weight.device.type == "cuda" for block in blocks)
+    def takes(parts: Sequence[nn.Module], mode: Mode, cells: tuple[int, int]) -> bool:
+        """Whether it can replace these parts of a stage on maps of these cells, and is faster."""
+        blocks = [part for part in parts if isinstance(part, Bottleneck)]
+        on_a_gpu = len(blocks) == len(parts) and all(block.conv1.weight.device.type == "cuda" for block in blocks)
         is_float32 = mode.conv_dtype == torch.float32 and not mode.tf32
         is_dilated = all(
             block.conv1.stride == block.conv2.stride == (1, 1) and block.conv2.dilation == (2, 2) for block in blocks
@@ -175,7 +194,8 @@ class FusedBackbone:
             cells = self.stages[-1].cells
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        x = self.stem.pool(self.conv1(pixels.to(self.dtype, memory_format=torch.channels_last)))
+        x = self.stem.normed(pixels)
+        x = self.stem.pool(self.conv1(x.to(self.dtype, memory_format=torch.channels_last)))
         for stage in self.stages:
             x = stage(x)
         return x.float()
@@ -191,19 +211,19 @@ def fused_backbone(backbone: nn.Module, mode: Mode, input_hw: tuple[int, int]) -
 
 def fused_stage(stage: nn.Module, mode: Mode, cells: tuple[int, int]) -> Callable[[Tensor], Tensor]:
     """See `fused_backbone`, for a stage such as res5, whose maps are of `cells`."""
-    blocks = foldable_blocks(stage)
-    if not blocks:
+    parts = foldable_parts(stage)
+    if not parts:
         return stage
-    kind = DilatedStage if DilatedStage.takes(blocks, mode, cells) else FusedStage
-    return kind(blocks, mode, cells)
+    kind = DilatedStage if DilatedStage.takes(parts, mode, cells) else FusedStage
+    return kind(parts, mode, cells)
 
 
-def foldable_blocks(stage: nn.Module) -> list[Bottleneck]:
-    """The blocks of a stage of `Bottleneck`s, whose norms can be folded and whose first has a shortcut convolution;
+def foldable_parts(stage: nn.Module) -> list[nn.Module]:
+    """The parts of a stage of `build_stage`, whose norms can be folded and whose first has a shortcut convolution;
     empty for another."""
-    blocks = [block for block in stage if isinstance(block, Bottleneck)] if isinstance(stage, nn.Sequential) else []
-    is_plain = isinstance(stage, nn.Sequential) and 0 < len(blocks) == len(stage)
-    return blocks if is_plain and blocks[0].shortcut is not None and is_foldable(stage) else []
+    parts = list(stage) if isinstance(stage, nn.Sequential) else []
+    is_own = bool(parts) and all(isinstance(part, Bottleneck | NormReLU) for part in parts)
+    return parts if is_own and getattr(parts[0], "shortcut", None) is not None and is_foldable(stage) else []
 
 
 def _strided(cells: tuple[int, int], conv: nn.Conv2d) -> tuple[int, int]:
@@ -227,8 +247,16 @@ def folded(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
     norm = getattr(conv, "norm", None)
     if norm is None:
         return weight, bias
-    gain = norm.weight.detach().double() / torch.sqrt(norm.running_var.double() + norm.eps)
-    return weight * gain.view(-1, 1, 1, 1), norm.bias.detach().double() + (bias - norm.running_mean.double()) * gain
+    gain, shift = _gain_and_shift(norm)
+    return weight * gain.view(-1, 1, 1, 1), bias * gain + shift
+
+
+def _gain_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
+    """(C,) float64 each: the fixed norm of x is x * gain + shift."""
+    tensors = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    weight, bias, mean, variance = (tensor.detach().double() for tensor in tensors)
+    gain = weight / torch.sqrt(variance + norm.eps)
+    return gain, bias - mean * gain
 
 
 class BinnedStage:
@@ -253,7 +281,7 @@ class BinnedStage:
         distinct bins. Other kernels than oneDNN's may give a bin other bits elsewhere in a call."""
         convs = (stage.blocks[0].conv1, stage.blocks[0].shortcut)
         fits = all(isinstance(conv, FusedConv) and conv.fused and conv.stride == [1, 1] for conv in convs)
-        return fits and conventions.region_pool == "roi-pool"
+        return fits and stage.last is None and conventions.region_pool == "roi-pool"
 
     def __call__(self, feature_map: Tensor, boxes: Tensor, chunk: int) -> Iterator[Tensor]:
         """
@@ -339,10 +367,17 @@ class AlignedStage:
 
 
 def aligned_stage(stage: nn.Module, mode: Mode, conventions: Conventions, cells: int) -> AlignedStage | None:
-    """The stage in this form, if it is faster; None on a GPU, for another pooling, for strides and foreign blocks."""
-    blocks = foldable_blocks(stage)
+    """The stage in this form, if it is faster; None on a GPU, for another pooling, for strides and other parts."""
+    parts = foldable_parts(stage)
+    blocks = [part for part in parts if isinstance(part, Bottleneck)]
     on_a_cpu = all(block.conv1.weight.device.type == "cpu" for block in blocks)
     has_strides = any((1, 1) != conv.stride for block in blocks for conv in (block.conv1, block.conv2))
-    if not blocks or not on_a_cpu or has_strides or conventions.region_pool != "roi-align-1":
+    if (
+        not blocks
+        or len(blocks) < len(parts)
+        or not on_a_cpu
+        or has_strides
+        or conventions.region_pool != "roi-align-1"
+    ):
         return None
     return AlignedStage(blocks, mode, cells)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from roibeam.extraction.fast.cuda_device import RecordedCalls
 from roibeam.extraction.fast.fused_resnet import (
@@ -24,7 +25,7 @@ from roibeam.extraction.fast.fused_resnet import (
     fused_stage,
 )
 from roibeam.extraction.fast.modes import Mode
-from roibeam.extraction.network.boxes import clip_boxes, decode_deltas
+from roibeam.extraction.network.boxes import clip_boxes, move_boxes
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads, features_of, mean_over_cells
@@ -59,7 +60,13 @@ class PhotoSize:
 
 
 def region_scores(
-    outputs: RegionOutputs, boxes: Tensor, factors_xyxy: Tensor, size: PhotoSize, conventions: Conventions
+    outputs: RegionOutputs,
+    boxes: Tensor,
+    factors_xyxy: Tensor,
+    size: PhotoSize,
+    conventions: Conventions,
+    *,
+    with_class_boxes: bool = False,
 ) -> RegionScores:
     """Logits of the heads to probabilities, deltas to boxes, for (R, 4) boxes in network-input pixels and the factors
     of their `PhotoScale`; a GPU is never waited for."""
@@ -67,24 +74,19 @@ def region_scores(
     best_deltas = best_class_deltas(outputs.box_deltas, probabilities)
     scale = PhotoScale(factors_xyxy, size.divides)
     boxes_photo = scale.to_photo(boxes)
-    if conventions.regression_pixels == "photo":
-        regressed = regressed_photo = _regress(boxes_photo, best_deltas, size.image_hw, conventions)
-    else:
-        regressed = _regress(boxes, best_deltas, size.input_hw, conventions)
-        regressed_photo = scale.to_photo(regressed)
+    in_photo = conventions.regression_pixels == "photo"
+    start, hw = (boxes_photo, size.image_hw) if in_photo else (boxes, size.input_hw)
+    regressed = _regress(start, best_deltas, hw, conventions)
+    class_deltas = outputs.box_deltas if with_class_boxes else outputs.box_deltas[:, :0]
+    class_boxes = _regress(start[:, None], class_deltas, hw, conventions)
+    regressed_photo, class_photo = (each if in_photo else scale.to_photo(each) for each in (regressed, class_boxes))
     attributes = best_attributes(outputs.attribute_logits, conventions)
-    return RegionScores(probabilities, boxes_photo, regressed_photo, regressed, *attributes)
+    return RegionScores(probabilities, boxes_photo, regressed_photo, regressed, class_photo, *attributes)
 
 
 def _regress(boxes: Tensor, deltas: Tensor, hw: tuple[int, int], conventions: Conventions) -> Tensor:
     """Boxes moved by their deltas and clipped, all in the same pixels."""
-    moved = decode_deltas(
-        boxes,
-        deltas,
-        weights=conventions.region_delta_weights,
-        delta_cap=conventions.delta_cap,
-        plus_one_sides=conventions.plus_one_sides,
-    )
+    moved = move_boxes(boxes, deltas, conventions, weights=conventions.region_delta_weights)
     return clip_boxes(moved, hw, last_pixel=conventions.last_pixel)
 
 
@@ -131,7 +133,7 @@ class InferenceNetwork:
         self._describe_chunk: Callable[[Tensor], Tensor] | None = None
         self._map_stage: AlignedStage | BinnedStage | None = None
         if isinstance(roi_heads, RoIHeads):
-            self._res5 = fused_stage(roi_heads.res5, mode, (cells, cells))
+            self._res5 = fused_stage(roi_heads.res5, mode, map_cells if config.grid else (cells, cells))
             self._map_stage = aligned_stage(roi_heads.res5, mode, roi_heads.conventions, cells)
             if isinstance(self._res5, FusedStage) and BinnedStage.takes(self._res5, roi_heads.conventions):
                 self._map_stage = BinnedStage(self._res5, mode, cells)
@@ -188,6 +190,13 @@ class InferenceNetwork:
         logits, deltas = self._rpn(maps)
         return logits, deltas
 
+    def grid(self, feature_map: Tensor) -> Tensor:
+        """(1, C, h, w) float32 -> (1, D, rows, columns) float32: the last stage on the whole map, by `config.grid`."""
+        assert self._res5 is not None, "heads of another kind have no last stage"
+        last = self._res5(feature_map.to(self.mode.conv_dtype)).float()
+        cells = self._config.grid_cells
+        return last if cells is None else functional.adaptive_avg_pool2d(last, cells)
+
     def regions(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
         """See `RoIHeads.forward`."""
         if self._describe_chunk is None or not isinstance(self._heads, RoIHeads):
@@ -209,13 +218,21 @@ class InferenceNetwork:
         return self._heads.describe(feature_map.to(self.mode.conv_dtype), boxes, describe_chunk, chunk)
 
     def scores(
-        self, outputs: RegionOutputs, boxes: Tensor, factors_xyxy: Tensor, size: PhotoSize, conventions: Conventions
+        self,
+        outputs: RegionOutputs,
+        boxes: Tensor,
+        factors_xyxy: Tensor,
+        size: PhotoSize,
+        conventions: Conventions,
+        *,
+        with_class_boxes: bool = False,
     ) -> RegionScores:
         """See `region_scores`."""
+        fixed: dict[str, Any] = {"size": size, "conventions": conventions, "with_class_boxes": with_class_boxes}
         if self._scores is None or not self._is_usual(boxes):
-            return region_scores(outputs, boxes, factors_xyxy, size, conventions)
+            return region_scores(outputs, boxes, factors_xyxy, **fixed)
         tensors = (getattr(outputs, field.name) for field in fields(RegionOutputs))
-        return RegionScores(*self._scores(boxes, factors_xyxy, *tensors, size=size, conventions=conventions))
+        return RegionScores(*self._scores(boxes, factors_xyxy, *tensors, **fixed))
 
 
 def _tensors_of(function: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
@@ -229,11 +246,8 @@ def _tensors_of(function: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...
     return called
 
 
-def _scores_of_tensors(
-    boxes: Tensor, factors_xyxy: Tensor, *tensors: Tensor, size: PhotoSize, conventions: Conventions
-) -> tuple[Tensor, ...]:
-    scores = _tensors_of(region_scores)
-    return scores(RegionOutputs(*tensors), boxes, factors_xyxy, size=size, conventions=conventions)
+def _scores_of_tensors(boxes: Tensor, factors_xyxy: Tensor, *tensors: Tensor, **fixed: Any) -> tuple[Tensor, ...]:
+    return _tensors_of(region_scores)(RegionOutputs(*tensors), boxes, factors_xyxy, **fixed)
 
 
 def _recorded(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -20,7 +20,13 @@ from roibeam.extraction.network.conventions import Conventions
 
 
 def decode_deltas(
-    boxes: Tensor, deltas: Tensor, *, weights: Sequence[float], delta_cap: float | None, plus_one_sides: bool
+    boxes: Tensor,
+    deltas: Tensor,
+    *,
+    weights: Sequence[float],
+    delta_cap: float | None,
+    plus_one_sides: bool,
+    last_pixel_off: bool = False,
 ) -> Tensor:
     """Moves boxes by regression deltas (detectron2 modeling/box_regression.py::Box2BoxTransform.apply_deltas; with
     `plus_one_sides` rbgirshick/py-faster-rcnn lib/fast_rcnn/bbox_transform.py::bbox_transform_inv).
@@ -30,8 +36,9 @@ def decode_deltas(
         deltas: (..., 4), dx dy dw dh; shapes broadcast.
         weights: the four deltas are divided by these.
         delta_cap: upper limit of dw, dh before exp, so that a wild delta gives a large box, not infinity, or None.
-        plus_one_sides: whether a box is x2 - x1 + 1 wide. The result's far edge does not lose that pixel again, as in
-            the original.
+        plus_one_sides: whether a box is x2 - x1 + 1 wide.
+        last_pixel_off: whether the result's far edge loses that pixel again (maskrcnn-benchmark's box coder); the
+            original does not take it off.
     Returns:
         (..., 4) float32, not clipped.
     """
@@ -47,7 +54,22 @@ def decode_deltas(
     center_x = dx * widths + (x1 + 0.5 * widths)
     center_y = dy * heights + (y1 + 0.5 * heights)
     half_w, half_h = 0.5 * (torch.exp(dw) * widths), 0.5 * (torch.exp(dh) * heights)
-    return torch.stack([center_x - half_w, center_y - half_h, center_x + half_w, center_y + half_h], dim=-1)
+    x2, y2 = center_x + half_w, center_y + half_h
+    if last_pixel_off:
+        x2, y2 = x2 - 1, y2 - 1
+    return torch.stack([center_x - half_w, center_y - half_h, x2, y2], dim=-1)
+
+
+def move_boxes(boxes: Tensor, deltas: Tensor, conventions: Conventions, *, weights: Sequence[float]) -> Tensor:
+    """`decode_deltas` by the conventions."""
+    return decode_deltas(
+        boxes,
+        deltas,
+        weights=weights,
+        delta_cap=conventions.delta_cap,
+        plus_one_sides=conventions.plus_one_sides,
+        last_pixel_off=conventions.moved_edge == "center+half-1",
+    )
 
 
 def clip_boxes(boxes: Tensor, image_hw: tuple[float, float], *, last_pixel: bool = False) -> Tensor:
@@ -125,6 +147,14 @@ def grid_anchors(cell: Tensor, map_hw: tuple[int, int], stride: int) -> Tensor:
     grid_y, grid_x = torch.meshgrid(ys, xs, indexing="ij")
     shifts = torch.stack([grid_x, grid_y, grid_x, grid_y], dim=-1).reshape(-1, 1, 4)
     return (shifts + cell).reshape(-1, 4)
+
+
+def grid_boxes(cells: tuple[int, int], image_hw: tuple[int, int]) -> Tensor:
+    """(rows * columns, 4) float32: the photo in even cells, row by row, x1 y1 x2 y2 in its pixels."""
+    (rows, columns), (height, width) = cells, image_hw
+    ys, xs = torch.linspace(0, height, rows + 1), torch.linspace(0, width, columns + 1)
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    return torch.stack([xs[x], ys[y], xs[x + 1], ys[y + 1]], dim=-1).reshape(-1, 4)
 
 
 _LOOK_AT = 4  # first boxes to look at, for each requested one

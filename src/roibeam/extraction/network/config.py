@@ -5,26 +5,45 @@ The latter give the feature of a whole photo, by name; `global_feature.py` runs 
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import reprlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
-# res2, res3, res4, res5. The published networks have 50 or 101 layers; 26 makes a small one that trains on a CPU.
-BLOCKS_PER_STAGE = MappingProxyType({26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)})
+# res2, res3, res4, res5. The published networks have 50 to 152 layers; 26 makes a small one that trains on a CPU.
+BLOCKS_PER_STAGE = MappingProxyType({26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)})
 FEATURE_STRIDE = 16  # network-input pixels per cell of the res4 map
 CPU_REGION_CHUNK = 16  # regions that go through res5 at once by default
 POOLED_CELLS = 14  # cells of a pooled region each way, in the published networks
 # Far beyond every network of the family, and within a machine's memory: a configuration may be a stranger's.
 _MOST = MappingProxyType(
     {
-        "base_channels": 1024, "rpn_hidden_channels": 16384,
+        "base_channels": 1024, "rpn_hidden_channels": 16384, "groups": 1024, "width_per_group": 1024,
         "pooled_cells": 64, "proposals_before_nms": 1_000_000, "short_edge": 16384, "long_edge": 16384,
         "region_chunk": 65536,
     }
 )  # fmt: skip
 _MOST_ANCHORS = 1000  # at one cell
+_MOST_CELLS = 64  # of a grid, each way
+
+
+def added(default: Any) -> Any:
+    """A field that came after stores and detectors had been written: while it has its default, it is in no fingerprint
+    and no file, so that theirs stay what they were."""
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
+def written_settings(settings: Any) -> dict[str, Any]:
+    """Fields of a dataclass for a fingerprint or a file; those that are `added` only where they differ from their
+    default."""
+    values = asdict(settings)
+    for each in fields(settings):
+        if "added" in each.metadata and values[each.name] == each.default:
+            del values[each.name]
+    return values
 
 
 def check_counts(settings: Any, *, from_0: Collection[str] = ()) -> None:
@@ -47,9 +66,9 @@ class DetectorConfig:
     regions in `SelectionPolicy`.
 
     Attributes:
-        depth: 26, 50 or 101, layers of the ResNet.
-        base_channels: channels of the stem and of the first bottleneck (64 in the published networks); every other
-            width is a multiple: res4 gives 16 x base, a region feature has 32 x base numbers.
+        depth: 26, 50, 101 or 152, layers of the ResNet.
+        base_channels: channels of the stem (64 in the published networks); the outputs of the stages are multiples:
+            res4 gives 16 x base, a region feature has 32 x base numbers.
         num_classes: foreground classes, background not counted; 0 for a network without proposals and heads, for
             given boxes alone.
         num_attributes: attributes, "no attribute" not counted; 0 for a network without an attribute head.
@@ -63,6 +82,11 @@ class DetectorConfig:
         proposal_nms_iou: IoU above which the lower-scored of two proposals is dropped.
         short_edge: pixels the short edge of the photo is resized to ...
         long_edge: ... unless the long edge would get longer than this.
+        grid: "" for regions; else the cells of the last stage on the whole map are the regions of a photo: "all" of
+            them, or "7x7": the means over as many bins, rows by columns. Without classes.
+        groups: of each 3x3 convolution; 32 in a ResNeXt.
+        width_per_group: channels of a group in res2, twice as many in each later stage. None: base_channels, those of
+            a ResNet of one group; 8 in the published ResNeXts.
         region_chunk: regions that go through res5 at once, a multiple of 16; the last chunk is padded with zeros, so
             that a region's feature does not depend on how many others there are. Changes features in the last digits
             only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size. None: 16 on a CPU, for its
@@ -83,6 +107,9 @@ class DetectorConfig:
     short_edge: int = 800
     long_edge: int = 1333
     region_chunk: int | None = None
+    grid: str = added("")
+    groups: int = added(1)
+    width_per_group: int | None = added(None)
 
     def __post_init__(self) -> None:
         if self.depth not in BLOCKS_PER_STAGE:
@@ -92,6 +119,14 @@ class DetectorConfig:
             if getattr(self, name) > 65534:
                 got = reprlib.repr(getattr(self, name))
                 raise ValueError(f"{name} is {got}; records store ids in 16 bits, so at most 65534")
+        if self.grid and (self.num_classes or (self.grid_cells is None and self.grid != "all")):
+            raise ValueError(
+                f"grid is {self.grid!r} with {self.num_classes} classes; it must be 'all' or such as '7x7', at most "
+                f"{_MOST_CELLS}x{_MOST_CELLS}, with num_classes 0"
+            )
+        width = self.width_per_group
+        if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
+            raise ValueError(f"width_per_group is {width!r}; it must be a whole number of at least 1, or None")
         for name, most in _MOST.items():
             value = getattr(self, name)
             if isinstance(value, int) and value > most:
@@ -122,6 +157,18 @@ class DetectorConfig:
         return len(self.anchor_sizes) * len(self.anchor_ratios)
 
     @property
+    def grid_cells(self) -> tuple[int, int] | None:
+        """(rows, columns) of the bins of `grid`; None for all cells, and without a grid."""
+        found = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d{0,2})", self.grid)
+        rows, columns = (int(found[1]), int(found[2])) if found else (0, 0)
+        return (rows, columns) if found and max(rows, columns) <= _MOST_CELLS else None
+
+    @property
+    def inner_channels(self) -> int:
+        """Channels of the 3x3 convolutions of res2; twice as many in each later stage."""
+        return self.groups * (self.width_per_group or self.base_channels)
+
+    @property
     def map_channels(self) -> int:
         """Channels of the res4 map."""
         return 16 * self.base_channels
@@ -135,12 +182,35 @@ class DetectorConfig:
 # Fields that do not affect given boxes.
 PROPOSAL_SIZES = ("proposals_before_nms", "proposals_after_nms", "proposal_nms_iou")
 
+_GRID_X101 = DetectorConfig(
+    num_classes=0, num_attributes=0, short_edge=600, long_edge=1000, grid="all", groups=32, width_per_group=8
+)
 CONFIGS = MappingProxyType(
     {
         # The network of bottom-up attention at the sizes of its Hugging Face and detectron2 ports.
         "vg-r101-c4": DetectorConfig(),
         # The same at the size of the original and of MILVLG's port, which the weights were trained with.
         "vg-r101-c4-600": DetectorConfig(short_edge=600, long_edge=1000),
+        # MILVLG's deeper one.
+        "vg-r152-c4-600": DetectorConfig(depth=152, short_edge=600, long_edge=1000),
+        # VinVL's ResNeXt.
+        "vinvl-x152-c4": DetectorConfig(
+            depth=152,
+            num_classes=1594,
+            num_attributes=524,
+            anchor_sizes=(32, 64, 128, 256, 512),
+            rpn_hidden_channels=1024,
+            short_edge=600,
+            long_edge=1000,
+            groups=32,
+            width_per_group=8,
+        ),
+        # Those of grid features: a detector's network without its heads.
+        "grid-r50": DetectorConfig(
+            depth=50, num_classes=0, num_attributes=0, short_edge=600, long_edge=1000, grid="all"
+        ),
+        "grid-x101": _GRID_X101,
+        "grid-x152": dataclasses.replace(_GRID_X101, depth=152),
         # The reduced network of goldens/detector (config_small.json): seconds become milliseconds, in tests and demos.
         "small": DetectorConfig(
             depth=50,

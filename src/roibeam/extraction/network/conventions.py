@@ -15,6 +15,8 @@ import math
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from roibeam.extraction.network.config import added
+
 DELTA_CAP = math.log(1000.0 / 16.0)  # detectron2 modeling/box_regression.py::_DEFAULT_SCALE_CLAMP
 
 
@@ -39,11 +41,14 @@ class Conventions:
             int(v), the short edge being whole already.
         long_edge_rule: rule if the long edge would pass its limit. "rescale-both": if the scaled long edge
             is over the limit, both float edges shrink; "rounded": the scaled long edge is rounded before the test, then
-            the factor is limit / long edge; "short-truncated": the short edge becomes int(limit * short / long).
+            the factor is limit / long edge; "short-truncated": the short edge becomes int(limit * short / long);
+            "short-rounded": it becomes round(limit * short / long).
         padding_multiple: zeros are added at the right and bottom, after normalising, up to a multiple of this; 1 adds
             none. Padding changes the map inside the photo too.
         box_scale: scale of boxes back to the photo. "per-axis": times width/width' and height/height';
             "one-factor": divided by the factor of the resize.
+        blocks: "post-activation": norm and ReLU after each convolution and after the sum (ResNet); "pre-activation":
+            before each (ResNet v2), and a norm of the pixels.
         stem_pool: 3x3 max-pool, stride 2. "pad-0-ceil": sizes rounded up (Caffe); "pad-1-floor": torchvision.
         stride_conv: a stage's stride is in the "1x1" convolution that opens its first block, or in the "3x3" after it.
         norm_eps: of the frozen batch norms, inside the square root.
@@ -53,6 +58,8 @@ class Conventions:
         anchor_order: index of an anchor in its cell: "size-major", size * ratios + ratio, or "ratio-major".
         anchor_offset: centre of a cell's anchors, in strides; 0 is the cell's corner, 0.5 its middle.
         box_sides: a box is "x2-x1" wide, or "x2-x1+1": the last pixel counts (Caffe); also in every NMS of proposals.
+        moved_edge: far edge of a box moved by deltas: "center+half", or "center+half-1", which takes the last pixel
+            off again.
         box_clip: boxes end at the "edge", [0, width] x [0, height], or at the "last-pixel", width - 1 and height - 1.
         delta_cap: largest dw, dh before exp; None for no limit.
         proposal_delta_weights, region_delta_weights: the deltas dx dy dw dh are divided by these.
@@ -60,21 +67,24 @@ class Conventions:
             "x2-x1+1" and "last-pixel" are other sizes.
         region_deltas: rows of the box regression: "foreground" classes only, or "with-background", whose four rows
             stand at the place of `background`.
-        objectness: "logit": one number per anchor; "pair-softmax": background numbers of all anchors, then foreground
+        objectness: "logit": one number per anchor, "sigmoid": its sigmoid in float32, in which large ones tie;
+            "pair-softmax": background numbers of all anchors, then foreground
             ones, and the softmax of the pair decides.
-        proposal_filter: "topk-clip-nonempty": best anchors first, then clipped, then those with a side of
-            `min_proposal_side` or less dropped; "clip-side-topk": clipped, sides under the minimum dropped, then the
-            best; "clip-nonempty-side-topk": clipped, x2 <= x1 or y2 <= y1 dropped, sides of the minimum or less
-            dropped, then the best.
+        proposal_filter: "topk-clip": best anchors first, then clipped; "topk-clip-nonempty": best anchors first, then
+            clipped, then those with a side of `min_proposal_side` or less dropped; "clip-side-topk": clipped, sides
+            under the minimum dropped, then the best; "clip-nonempty-side-topk": clipped, x2 <= x1 or y2 <= y1 dropped,
+            sides of the minimum or less dropped, then the best.
         min_proposal_side: photo pixels.
         nms_comparison: a proposal is suppressed when its IoU is ">" or ">=" the threshold, in float32.
+        nms_sides: sides of boxes in that IoU: those of "box_sides", or "x2-x1" for any.
         region_pool: "roi-pool": max over bins, edges rounded half away from zero, bin edges in float32; "roi-align-1":
             one bilinear sample in each bin, no half-pixel shift, sides of at least one cell; "roi-align-0": as many
             samples in each bin as it has cells, rounded up, and their mean.
         region_feature: "mean": of the last ReLU of res5 over the pooled cells.
         background: "first" or "last" row of the network's class logits and class embeddings.
         no_attribute: "first" or "last" row of the network's attribute logits.
-        attribute_class: "argmax-with-background": class whose embedding the attribute head sees.
+        attribute_class: class whose embedding the attribute head sees: "argmax-with-background", beside the feature
+            of the proposal; "kept": that of the kept region, beside the feature of its kept box.
         attribute_softmax: "foreground": over the attributes without "no attribute"; "all": with it (the best attribute
             is never "no attribute").
     """
@@ -114,6 +124,9 @@ class Conventions:
     no_attribute: str = "last"
     attribute_class: str = "argmax-with-background"
     attribute_softmax: str = "foreground"
+    blocks: str = added("post-activation")
+    moved_edge: str = added("center+half")
+    nms_sides: str = added("box_sides")
 
     def __post_init__(self) -> None:
         for name, choices in IMPLEMENTED.items():
@@ -123,9 +136,9 @@ class Conventions:
         for name, count in _POSITIVE_TUPLES.items():
             _check_numbers(name, getattr(self, name), count, above_zero=True)
         _check_numbers("pixel_mean", self.pixel_mean, 3, above_zero=False)
-        if not (0 < self.norm_eps < 1 and 0 <= self.anchor_offset < 1 and 0 <= self.min_proposal_side < math.inf):
+        if not (0 <= self.norm_eps < 1 and 0 <= self.anchor_offset < 1 and 0 <= self.min_proposal_side < math.inf):
             raise ValueError(
-                f"conventions: norm_eps {self.norm_eps} must be in (0, 1), "
+                f"conventions: norm_eps {self.norm_eps} must be in [0, 1), "
                 f"anchor_offset {self.anchor_offset} in [0, 1), min_proposal_side {self.min_proposal_side} not negative"
             )
         if self.delta_cap is not None and not 0 < self.delta_cap < math.inf:
@@ -134,8 +147,8 @@ class Conventions:
             raise ValueError(f"convention padding_multiple is {self.padding_multiple}; it must be in 1..1024")
         if self.resize == "pil-bilinear" and self.resize_mean == "before":
             raise ValueError("convention resize_mean is 'before', but pil-bilinear resizes 8-bit pixels; set 'after'")
-        if self.resized_edge_rounding == "truncate" and self.long_edge_rule != "short-truncated":
-            raise ValueError("convention resized_edge_rounding 'truncate' goes with long_edge_rule 'short-truncated'")
+        if self.resized_edge_rounding == "truncate" and not self.long_edge_rule.startswith("short-"):
+            raise ValueError("convention resized_edge_rounding 'truncate' goes with a long_edge_rule of the short edge")
 
     @property
     def plus_one_sides(self) -> bool:
@@ -155,7 +168,7 @@ IMPLEMENTED: MappingProxyType[str, tuple[object, ...]] = MappingProxyType(
         "resize": ("float-bilinear", "cv2-linear", "pil-bilinear"),
         "resize_mean": ("after", "before"),
         "resized_edge_rounding": ("half-up", "half-to-even", "truncate"),
-        "long_edge_rule": ("rescale-both", "rounded", "short-truncated"),
+        "long_edge_rule": ("rescale-both", "rounded", "short-truncated", "short-rounded"),
         "box_scale": ("per-axis", "one-factor"),
         "stem_pool": ("pad-0-ceil", "pad-1-floor"),
         "stride_conv": ("1x1", "3x3"),
@@ -167,14 +180,17 @@ IMPLEMENTED: MappingProxyType[str, tuple[object, ...]] = MappingProxyType(
         "box_clip": ("edge", "last-pixel"),
         "regression_pixels": ("network", "photo"),
         "region_deltas": ("foreground", "with-background"),
-        "objectness": ("logit", "pair-softmax"),
-        "proposal_filter": ("topk-clip-nonempty", "clip-side-topk", "clip-nonempty-side-topk"),
+        "blocks": ("post-activation", "pre-activation"),
+        "moved_edge": ("center+half", "center+half-1"),
+        "nms_sides": ("box_sides", "x2-x1"),
+        "objectness": ("logit", "pair-softmax", "sigmoid"),
+        "proposal_filter": ("topk-clip-nonempty", "topk-clip", "clip-side-topk", "clip-nonempty-side-topk"),
         "nms_comparison": (">", ">="),
         "region_pool": ("roi-pool", "roi-align-1", "roi-align-0"),
         "region_feature": ("mean",),
         "background": ("last", "first"),
         "no_attribute": ("last", "first"),
-        "attribute_class": ("argmax-with-background",),
+        "attribute_class": ("argmax-with-background", "kept"),
         "attribute_softmax": ("foreground", "all"),
     }
 )
@@ -218,6 +234,15 @@ _CAFFE = Conventions(
     no_attribute="first",
     attribute_softmax="all",
 )
+# facebookresearch/grid-feats-vqa on detectron2, configs/R-50-grid.yaml; res5 as its extraction sets it.
+_GRID = replace(
+    _HF,
+    pixel_mean=(103.53, 116.28, 123.675),
+    resize="pil-bilinear",
+    stem_pool="pad-1-floor",
+    res5_stride=2,
+    res5_dilation=1,
+)
 
 CONVENTIONS = MappingProxyType(
     {
@@ -227,6 +252,48 @@ CONVENTIONS = MappingProxyType(
         "caffe": _CAFFE,
         # MILVLG/bottom-up-attention.pytorch, "caffe" mode: bua/caffe, with its own NMS on the CPU.
         "milvlg": replace(_CAFFE, delta_cap=DELTA_CAP, proposal_filter="clip-nonempty-side-topk", nms_comparison=">="),
+        # The same code's R152, a ResNet v2 whose first norm takes the place of a mean.
+        "milvlg-r152": replace(
+            _CAFFE,
+            delta_cap=DELTA_CAP,
+            proposal_filter="clip-nonempty-side-topk",
+            nms_comparison=">=",
+            pixel_mean=(0.0, 0.0, 0.0),
+            blocks="pre-activation",
+            stride_conv="3x3",
+            norm_eps=2e-5,
+            res5_stride=2,
+            res5_dilation=1,
+        ),
+        # microsoft/scene_graph_benchmark: maskrcnn_benchmark, scene_graph_benchmark/AttrRCNN.py.
+        "vinvl": replace(
+            _CAFFE,
+            pixel_mean=(103.53, 116.28, 123.675),
+            exif_orientation="ignored",
+            resize="pil-bilinear",
+            resize_mean="after",
+            resized_edge_rounding="truncate",
+            long_edge_rule="short-rounded",
+            box_scale="per-axis",
+            stem_pool="pad-1-floor",
+            stride_conv="3x3",
+            norm_eps=0.0,
+            res5_stride=2,
+            res5_dilation=1,
+            moved_edge="center+half-1",
+            delta_cap=DELTA_CAP,
+            region_delta_weights=(10.0, 10.0, 5.0, 5.0),
+            regression_pixels="network",
+            objectness="sigmoid",
+            proposal_filter="topk-clip",
+            min_proposal_side=0.0,
+            nms_sides="x2-x1",
+            region_pool="roi-align-0",
+            attribute_class="kept",
+        ),
+        "grid-r50": _GRID,
+        "grid-x101": replace(_GRID, stride_conv="3x3", pixel_std=(57.375, 57.12, 58.395)),
+        "grid-x152": replace(_GRID, stride_conv="3x3"),
         # jackroos/VL-BERT common/fast_rcnn.py, end to end: given boxes only, so proposals are open.
         "vlbert-e2e": replace(
             _HF,
@@ -258,7 +325,14 @@ CONVENTIONS = MappingProxyType(
 )
 
 # Sizes in `CONFIGS` that one code base alone has -> its conventions.
-CONVENTIONS_OF_SIZES = MappingProxyType({"r2c-r50": "r2c"})
+CONVENTIONS_OF_SIZES = MappingProxyType(
+    {
+        "r2c-r50": "r2c",
+        "vg-r152-c4-600": "milvlg-r152",
+        "vinvl-x152-c4": "vinvl",
+        **{name: name for name in ("grid-r50", "grid-x101", "grid-x152")},
+    }
+)
 
 # Fields that do not affect given boxes, so that the fingerprint of their features leaves them out. (Two more,
 # anchor_order and objectness, order the weights.)
@@ -278,6 +352,9 @@ PUBLISHED_EDGES = MappingProxyType(
         "d2": ((800, 1333), (600, 1000)),  # its notebooks, its COCO script
         "caffe": ((600, 1000),),
         "milvlg": ((600, 1000),),
+        "milvlg-r152": ((600, 1000),),
+        "vinvl": ((600, 1000),),
+        **{name: ((600, 1000),) for name in ("grid-r50", "grid-x101", "grid-x152")},
         "vlbert-e2e": ((600, 1000),),
         "r2c": ((384, 768),),
     }
@@ -291,7 +368,10 @@ class SelectionPolicy:
     The feature kept is always that of the proposal.
 
     Attributes:
-        method: "classwise-max" or "single-nms".
+        method: "classwise-max": regions judged by their best class after an NMS inside each class; "single-nms": one
+            NMS over the best class of each; "classwise": an NMS inside each class, after which a proposal may give a
+            region for several classes. The last keeps scores above `min_score` alone, halves it up to ten times while
+            fewer than `min_regions` are left, and orders by class, then score.
         kept_box: "proposal" (the box the feature was pooled from) or "regressed" (the proposal moved by its best class,
             so that box and feature differ: the ports do this).
         nms_thresholds: IoU above which the lower-scored box is suppressed; "single-nms" tries them in turn.
@@ -300,11 +380,16 @@ class SelectionPolicy:
         when_too_few: rule of "single-nms" if no threshold leaves `min_regions`: "no-nms", nothing is suppressed
             (the Hugging Face port then repeats the previous image's regions, or stops), or "last-threshold"
             (detectron2).
-        min_score: score a region needs, 0..1; "single-nms" has none (0).
+        min_score: score a region needs, 0..1. "single-nms" has none (0), or with one threshold has, and regions of
+            less than a hundredth of it take no part.
         min_regions: number kept even if their score is lower. A photo with fewer proposals gives all of them.
         max_regions: number of the best ones kept if there are more.
         order: "score", best first, or "published": by proposal, unless `min_regions` or `max_regions` had to decide
             (the tool's own order). "single-nms" is by score.
+        nms_boxes: boxes that the NMS compares: "usual", the proposals for "classwise-max" and the regressed ones for
+            "single-nms"; "proposal"; or "class", for each class the box regressed for it.
+        region_class: class and score of a region: its "best", or the best "surviving" the NMS inside each class, by
+            which the box is regressed too; a region that survives in none is dropped.
     """
 
     method: str = "classwise-max"
@@ -317,6 +402,8 @@ class SelectionPolicy:
     min_regions: int = 10
     max_regions: int = 100
     order: str = "published"
+    nms_boxes: str = added("usual")
+    region_class: str = added("best")
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -328,16 +415,21 @@ class SelectionPolicy:
             raise ValueError(f"selection nms_thresholds {self.nms_thresholds}; each must be above 0 and at most 1")
         if list(self.nms_thresholds) != sorted(set(self.nms_thresholds)):
             raise ValueError(f"selection nms_thresholds {self.nms_thresholds}; they must ascend")
-        if self.method == "classwise-max" and len(self.nms_thresholds) != 1:
-            raise ValueError(f"selection nms_thresholds {self.nms_thresholds}; classwise-max takes exactly one")
-        if self.method == "single-nms" and (self.min_score != 0 or self.legacy_plus_one_areas):
+        if (self.method != "single-nms" or self.min_score) and len(self.nms_thresholds) != 1:
+            what = self.method if self.method != "single-nms" else "single-nms with a min_score"
+            raise ValueError(f"selection nms_thresholds {self.nms_thresholds}; {what} takes exactly one")
+        if self.method == "single-nms" and self.legacy_plus_one_areas:
+            raise ValueError("selection single-nms knows no +1: set legacy_plus_one_areas=False")
+        if self.method == "single-nms" and self.region_class == "surviving":
+            raise ValueError("selection single-nms knows one class of a region: set region_class='best'")
+        if self.method == "classwise" and (self.region_class, self.order) != ("surviving", "published"):
             raise ValueError(
-                "selection single-nms knows no score and no +1: set min_score=0, legacy_plus_one_areas=False"
+                "selection classwise keeps classes in their order: set region_class='surviving', order='published'"
             )
         if self.method == "single-nms" and self.order != "score":
             raise ValueError("selection single-nms keeps the best first: set order='score'")
-        if self.method == "classwise-max" and self.when_too_few != "no-nms":
-            raise ValueError("selection classwise-max has one threshold: leave when_too_few='no-nms'")
+        if self.method != "single-nms" and self.when_too_few != "no-nms":
+            raise ValueError(f"selection {self.method} has one threshold: leave when_too_few='no-nms'")
         if not 0 <= self.min_score <= 1:
             raise ValueError(f"selection min_score {self.min_score}; it must be in 0..1")
         if not 0 <= self.min_regions <= self.max_regions or self.max_regions < 1:
@@ -348,11 +440,13 @@ class SelectionPolicy:
 
 _CHOICES = MappingProxyType(
     {
-        "method": ("classwise-max", "single-nms"),
+        "method": ("classwise-max", "single-nms", "classwise"),
         "kept_box": ("proposal", "regressed"),
         "nms_comparison": (">", ">="),
         "when_too_few": ("no-nms", "last-threshold"),
         "order": ("published", "score"),
+        "nms_boxes": ("usual", "proposal", "class"),
+        "region_class": ("best", "surviving"),
     }
 )
 
@@ -371,12 +465,15 @@ _HF_SELECTION = SelectionPolicy(
 )
 # airsplay/py-bottom-up-attention demo/detectron2_mscoco_proposal_maxnms.py.
 _D2 = replace(_HF_SELECTION, nms_thresholds=(0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), when_too_few="last-threshold")
+# microsoft/scene_graph_benchmark roi_heads/box_head/inference.py, NMS_FILTER 1, TEST.IGNORE_BOX_REGRESSION True.
+_VINVL = replace(_BUTD, legacy_plus_one_areas=False, order="score", region_class="surviving")
 
 SELECTIONS = MappingProxyType(
     {
         "butd-10-100": _BUTD,
         "butd-36": replace(_BUTD, min_regions=36, max_regions=36),
         "milvlg-10-100": replace(_BUTD, nms_comparison=">="),
+        "milvlg-100": replace(_BUTD, nms_comparison=">=", min_regions=100, max_regions=100),
         "milvlg-36": replace(_BUTD, nms_comparison=">=", min_regions=36, max_regions=36),
         "hf-36": _HF_SELECTION,
         "hf-100": replace(_HF_SELECTION, max_regions=100),
@@ -395,6 +492,21 @@ SELECTIONS = MappingProxyType(
         # The maskrcnn-benchmark script of vilbert-multi-task and MMF, for an X-152-FPN network, layer fc6.
         "maskrcnn-benchmark-100": replace(
             _BUTD, nms_thresholds=(0.5,), min_score=0.0, min_regions=100, max_regions=100, order="score"
+        ),
+        "vinvl": _VINVL,
+        # TEST.IGNORE_BOX_REGRESSION False, as its demo and MMF.
+        "vinvl-demo": replace(_VINVL, kept_box="regressed", nms_boxes="class"),
+        # NMS_FILTER 0, its default, and 2, whose regressed boxes are all of the first proposal there.
+        "vinvl-rule-0": replace(
+            _VINVL,
+            method="classwise",
+            kept_box="regressed",
+            nms_boxes="class",
+            nms_thresholds=(0.5,),
+            order="published",
+        ),
+        "vinvl-rule-2": replace(
+            _VINVL, method="single-nms", nms_boxes="proposal", nms_thresholds=(0.5,), region_class="best"
         ),
     }
 )

@@ -8,7 +8,7 @@ samples and weights float32 operation by float32 operation; only the sum of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -283,6 +283,7 @@ class BoxPredictor(nn.Module):
         self.has_classes, self.has_attributes = config.num_classes > 0, config.num_attributes > 0
         self.background_first = conventions.background == "first"
         self.no_attribute_first = conventions.no_attribute == "first"
+        self.attribute_class = conventions.attribute_class
         self.background_deltas = conventions.region_deltas == "with-background"
         if self.has_classes:
             self.cls_score = nn.Linear(width, config.num_classes + 1)
@@ -298,6 +299,9 @@ class BoxPredictor(nn.Module):
             return RegionOutputs(features, *map(features.new_zeros, (*logits, deltas)))
         class_logits = self.cls_score(features)
         best_class = class_logits.argmax(dim=1)  # background included, as in training
+        if self.attribute_class == "kept":  # of most regions the best foreground class
+            foreground = class_logits[:, 1:] if self.background_first else class_logits[:, :-1]
+            best_class = self.class_rows(foreground.argmax(dim=1))
         deltas = self.bbox_pred(features).view(len(features), -1, 4)
         if self.background_deltas:
             deltas = deltas[:, 1:] if self.background_first else deltas[:, :-1]
@@ -307,6 +311,10 @@ class BoxPredictor(nn.Module):
             self.attribute_logits(features, best_class),
             deltas,
         )
+
+    def class_rows(self, class_ids: Tensor) -> Tensor:
+        """Rows of the embedding of 0-based foreground classes."""
+        return class_ids + int(self.background_first)
 
     def attribute_logits(self, features: Tensor, class_rows: Tensor) -> Tensor:
         """(R, A + 1), "no attribute" last, beside the embedding of given classes; (R, 0) without an attribute head.
@@ -355,12 +363,15 @@ class RoIHeads(nn.Module):
         """Outputs of the linear heads for chunks of features, (chunk, D) float32 each, of which the first `count` rows
         are regions; there is at least one chunk."""
         features = torch.cat(list(chunks))
-        head_rows = CPU_HEAD_ROWS if features.device.type == "cpu" else GPU_HEAD_ROWS
-        features = functional.pad(features, (0, 0, 0, -len(features) % head_rows))
-        parts = [self.box_predictor(rows) for rows in features.split(head_rows)]
+        parts = [self.box_predictor(rows) for (rows,) in _head_rows(features)]
         return RegionOutputs(
             *(torch.cat([getattr(part, f.name) for part in parts])[:count] for f in fields(RegionOutputs))
         )
+
+    def attributes(self, features: Tensor, class_ids: Tensor) -> Tensor:
+        """(R, A + 1) attribute logits, "no attribute" last, of (R, D) features beside (R,) foreground classes."""
+        parts = _head_rows(features, self.box_predictor.class_rows(class_ids))
+        return torch.cat([self.box_predictor.attribute_logits(*part) for part in parts])[: len(features)]
 
     def _pooled_chunks(self, feature_map: Tensor, boxes: Tensor, chunk: int) -> Callable[[int], Tensor]:
         """First region -> (chunk, C, cells, cells), zeros after the last region."""
@@ -378,6 +389,14 @@ class RoIHeads(nn.Module):
             return pooled.to(feature_map.dtype, memory_format=torch.channels_last)
 
         return pool
+
+
+def _head_rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The rows of the tensors, as many at once as the linear heads take; zeros after the last."""
+    at_once = CPU_HEAD_ROWS if tensors[0].device.type == "cpu" else GPU_HEAD_ROWS
+    padding = -len(tensors[0]) % at_once if len(tensors[0]) else at_once
+    padded = (functional.pad(each, (*(0, 0) * (each.dim() - 1), 0, padding)) for each in tensors)
+    return zip(*(each.split(at_once) for each in padded), strict=True)
 
 
 def features_of(res5: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

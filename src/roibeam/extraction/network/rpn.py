@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roibeam.extraction.network.boxes import cell_anchors, clip_boxes, decode_deltas, grid_anchors, suppress
+from roibeam.extraction.network.boxes import cell_anchors, clip_boxes, grid_anchors, move_boxes, suppress
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 
@@ -19,7 +19,7 @@ class Proposals:
 
     Attributes:
         boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels, clipped.
-        objectness: (R,) float32: logits, or probabilities where the conventions take the softmax of a pair.
+        objectness: (R,) float32: logits, or probabilities by the conventions.
     """
 
     boxes: Tensor
@@ -123,15 +123,11 @@ class ProposalGenerator(nn.Module):
         num_anchors, (rows, columns) = self.config.num_anchors, logits.shape[2:]
         if self.conventions.objectness == "pair-softmax":
             logits = logits.float().view(2, num_anchors, rows, columns).softmax(dim=0)[1:]
+        elif self.conventions.objectness == "sigmoid":
+            logits = logits.float().sigmoid()
         anchors = grid_anchors(self.cell_anchors, (rows, columns), FEATURE_STRIDE)
         deltas = deltas.view(num_anchors, 4, rows, columns).permute(2, 3, 0, 1).reshape(-1, 4)
-        boxes = decode_deltas(
-            anchors,
-            deltas,
-            weights=self.conventions.proposal_delta_weights,
-            delta_cap=self.conventions.delta_cap,
-            plus_one_sides=self.conventions.plus_one_sides,
-        )
+        boxes = move_boxes(anchors, deltas, self.conventions, weights=self.conventions.proposal_delta_weights)
         return boxes, logits.permute(0, 2, 3, 1).reshape(-1).float()
 
 
@@ -174,7 +170,7 @@ def rank_anchors(
     """The part of `choose_proposals` that never waits for a GPU; `min_side` is of `smallest_side`."""
     # Stable, so that ties go to the lower index: devices order equal scores differently.
     order = torch.argsort(objectness, descending=True, stable=True)
-    if conventions.proposal_filter == "topk-clip-nonempty":
+    if conventions.proposal_filter in ("topk-clip-nonempty", "topk-clip"):
         order = order[: config.proposals_before_nms]
     boxes = clip_boxes(boxes[order], input_hw, last_pixel=conventions.last_pixel)
     return RankedAnchors(boxes, objectness[order], _large_enough(boxes, min_side, conventions))
@@ -191,7 +187,7 @@ def choose_ranked(ranked: RankedAnchors, config: DetectorConfig, conventions: Co
         objectness,
         config.proposal_nms_iou,
         comparison=conventions.nms_comparison,
-        plus_one_sides=conventions.plus_one_sides,
+        plus_one_sides=conventions.plus_one_sides and conventions.nms_sides == "box_sides",
         most=config.proposals_after_nms,
     )
     return Proposals(boxes[best], objectness[best])
@@ -201,6 +197,8 @@ def _large_enough(boxes: Tensor, min_side: float, conventions: Conventions) -> T
     """(n,) bool."""
     plain = boxes[:, 2:] - boxes[:, :2]
     sides = plain + 1 if conventions.plus_one_sides else plain
+    if conventions.proposal_filter == "topk-clip":
+        return ~torch.isnan(plain).any(dim=1)
     if conventions.proposal_filter == "clip-side-topk":
         return (sides >= min_side).all(dim=1)
     large = (sides > min_side).all(dim=1)

@@ -157,8 +157,18 @@ def random_seed(weights: str, *, named: str | None = None) -> int | None:
 
 
 def random_state(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
-    """float32 tensors by name, each a function of name, shape and seed only; seed 1 gives those of the goldens."""
-    return {name: torch.from_numpy(random_tensor(name, shape, seed)) for name, shape in shapes.items()}
+    """float32 tensors by name, each a function of name, shape and seed only; seed 1 gives those of the goldens.
+
+    In a pre-activation network, the last convolution of a block, which no norm follows, is as small as that norm makes
+    it elsewhere, and the stem reads pixels that a norm has scaled.
+    """
+    state = {name: torch.from_numpy(random_tensor(name, shape, seed)) for name, shape in shapes.items()}
+    for name in state:
+        if name.endswith(".conv3.weight") and name.replace(".weight", ".norm.weight") not in state:
+            state[name] *= _LAST_GAIN
+    if "backbone.stem.norm.weight" in state:
+        state["backbone.stem.conv1.weight"] *= _PIXEL_SCALE
+    return state
 
 
 def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -181,7 +191,13 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     return values.astype(np.float32)
 
 
+_LAST_GAIN = 0.35  # of a block's last convolution
+_PIXEL_SCALE = 60.0  # spread of the stem's input, grey levels
+
+
 def _norm_values(name: str, kind: str, z: np.ndarray) -> np.ndarray:
+    if name.startswith("backbone.stem.norm."):  # of the pixels, grey levels
+        return {"running_mean": 115 + 8 * z, "running_var": 3600 * np.exp(0.3 * z)}.get(kind, 1 + 0.1 * z)
     small = np.arange(len(z)) % 16 == 0
     last = ".conv3." in name
     if kind == "running_var":
@@ -189,7 +205,7 @@ def _norm_values(name: str, kind: str, z: np.ndarray) -> np.ndarray:
     if kind == "running_mean":
         return 0.1 * z * np.where(small, 1e-2, 1.0)
     if kind == "weight":
-        return (0.35 if last else 1.0) * (1 + 0.1 * z) * np.where(small, 1e-2, 1.0)
+        return (_LAST_GAIN if last else 1.0) * (1 + 0.1 * z) * np.where(small, 1e-2, 1.0)
     return 0.2 * z - (0.3 if last else 0.1)
 
 
@@ -198,4 +214,4 @@ def _conv_std(owner: str, stem: bool, fan_in: int) -> float:
         return 3.0 / math.sqrt(fan_in)
     if owner == "anchor_deltas":
         return 0.35 / math.sqrt(fan_in)
-    return math.sqrt(2.0 / fan_in) / (60.0 if stem else 1.0)
+    return math.sqrt(2.0 / fan_in) / (_PIXEL_SCALE if stem else 1.0)

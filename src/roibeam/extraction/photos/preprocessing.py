@@ -135,8 +135,10 @@ def input_size(
         short_edge: wanted short edge, pixels; long_edge: limit of the other.
     """
     shorter, longer = min(image_hw), max(image_hw)
-    if conventions.long_edge_rule == "short-truncated":  # jackroos/VL-BERT pretrain/data/transforms/transforms.py
-        short = int(long_edge * shorter / longer) if longer / shorter * short_edge > long_edge else short_edge
+    if conventions.long_edge_rule.startswith("short-"):
+        # jackroos/VL-BERT pretrain/data/transforms/transforms.py; maskrcnn_benchmark/data/transforms/transforms.py
+        whole_short = int if conventions.long_edge_rule == "short-truncated" else round
+        short = whole_short(long_edge * shorter / longer) if longer / shorter * short_edge > long_edge else short_edge
         edges: tuple[float, float] = (short * image_hw[0] / shorter, short * image_hw[1] / shorter)
         factor = short / shorter
     elif conventions.long_edge_rule == "rounded":  # py-faster-rcnn lib/fast_rcnn/test.py::_get_image_blob

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
     CONVENTIONS_OF_SIZES,
@@ -61,8 +61,8 @@ def describe_detector(
     _check_names(config, class_names, attribute_names, "a detector")
     return {
         "format": _FORMAT,
-        "detector": asdict(config),
-        "conventions": asdict(conventions),
+        "detector": written_settings(config),
+        "conventions": written_settings(conventions),
         "class_names": list(class_names),
         "attribute_names": list(attribute_names),
     }
@@ -133,9 +133,9 @@ def detector_names(found: Any, config: DetectorConfig, path: Path) -> tuple[tupl
 def dataclass_of(found: Mapping[str, Any], name: str, kind: type[_T], path: Path) -> _T:
     """The section `name` of a file's JSON as a dataclass of numbers, words and tuples."""
     section = found.get(name)
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(section, dict) or set(section) != known:
-        odd = sorted(set(section) ^ known) if isinstance(section, dict) else []
+    known = {field.name: "added" in field.metadata for field in fields(kind)}  # type: ignore[arg-type]
+    odd = sorted(name for name in set(section) ^ set(known) if not known.get(name)) if isinstance(section, dict) else []
+    if not isinstance(section, dict) or odd:
         raise ValueError(
             f"{path}: {name!r} must have the fields of {kind.__name__}"
             + (f"; missing or unknown: {', '.join(map(repr, odd[:5]))}" if odd else "")
@@ -204,6 +204,12 @@ PRESETS = MappingProxyType(
             ExtractorPreset(
                 "milvlg", "MILVLG/bottom-up-attention.pytorch, caffe mode", "vg-r101-c4-600", "milvlg", "milvlg-10-100"
             ),
+            ExtractorPreset(
+                "milvlg-r152", "the same, its R152, 100 regions", "vg-r152-c4-600", "milvlg-r152", "milvlg-100"
+            ),
+            # As Microsoft's released features were made; the demo's boxes are regressed, the features are not.
+            ExtractorPreset("vinvl", "VinVL (arXiv:2101.00529), released features", "vinvl-x152-c4", "vinvl", "vinvl"),
+            ExtractorPreset("vinvl-demo", "VinVL's demo, and MMF", "vinvl-x152-c4", "vinvl", "vinvl-demo"),
             # LXMERT's own published files are the Caffe tool's, as butd-36; this is what transformers' LXMERT is fed.
             ExtractorPreset(
                 "lxmert", "Hugging Face's LXMERT port, unc-nlp/frcnn-vg-finetuned", "vg-r101-c4", "hf", "hf-36"
@@ -335,7 +341,7 @@ def choose_detector(
             folder.config, named_conventions or folder.conventions, named_selection, str(weights or folder.weights),
             folder.class_names, folder.attribute_names or None, is_folder=True,
         )  # fmt: skip
-    used = named_preset or (PRESETS[DEFAULT_PRESET] if is_of_presets else None)
+    used = named_preset or (_usual_preset(detector) if is_of_presets else None)
     if weights is None:
         what = detector if isinstance(detector, str) else f"preset {used.name}" if used else "a config"
         raise ValueError(
@@ -359,6 +365,12 @@ def choose_detector(
             if value not in (None, getattr(used, part))
         ),
     )
+
+
+def _usual_preset(detector: object) -> ExtractorPreset:
+    """The default one, or the first of sizes that have conventions of their own."""
+    own = (preset for preset in PRESETS.values() if preset.detector == detector in CONVENTIONS_OF_SIZES)
+    return next(own, PRESETS[DEFAULT_PRESET])
 
 
 def named(what: str, name: str | _T, known: Mapping[str, _T]) -> _T:

@@ -3,6 +3,9 @@
     hf                 `pytorch_model.bin`, flat dict with `num_batches_tracked`, our names; HF_LAYOUT
     detectron2         `.pkl` of airsplay/py-bottom-up-attention, {"model": name -> array}, our names; HF_LAYOUT
     milvlg, milvlg-d2  `.pth` of MILVLG/bottom-up-attention.pytorch, modes "caffe" (CAFFE_LAYOUT) and "d2" (HF_LAYOUT)
+    milvlg-r152        the same, a pre-activation network; CAFFE_LAYOUT
+    grid               `.pth` of facebookresearch/grid-feats-vqa; its heads are of another kind, and left out
+    vinvl              `vinvl_vg_x152c4.pth` of microsoft/scene_graph_benchmark; VINVL_LAYOUT
     vlbert             `resnet101-pt-vgbua-0000.model`, torchvision's names: backbone and res5 alone
     resnet             the same of other layers or for classes of photos: `resnet50-*.pth`, timm's
     vlbert-checkpoint  jackroos/VL-BERT trained end to end; the same under `image_feature_extractor.`
@@ -28,6 +31,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from roibeam.extraction.network.config import BLOCKS_PER_STAGE
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.state import CELL_ANCHORS, renamed
 from roibeam.messages import printable
@@ -60,11 +64,13 @@ class HeadLayout:
     @classmethod
     def of(cls, conventions: Conventions) -> HeadLayout:
         """The layout of the weights in a detector of these conventions."""
-        return cls(**{field.name: getattr(conventions, field.name) for field in fields(cls)})
+        found = cls(**{field.name: getattr(conventions, field.name) for field in fields(cls)})
+        return replace(found, objectness="logit") if found.objectness == "sigmoid" else found
 
 
 HF_LAYOUT = HeadLayout()
 CAFFE_LAYOUT = HeadLayout("first", "first", (1.0, 1.0, 1.0, 1.0), "with-background", "pair-softmax", "ratio-major")
+VINVL_LAYOUT = replace(CAFFE_LAYOUT, region_delta_weights=HF_LAYOUT.region_delta_weights, objectness="logit")
 
 
 def relayout(
@@ -183,10 +189,10 @@ CLASSES_OF_IMAGES = "fc."  # of a ResNet that classifies photos
 
 # Prefixes that a file of the network has, all of them, -> title of the network. The first that fits counts.
 _NETWORKS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("backbone.body.stem.",), "a network of maskrcnn-benchmark (VinVL's, Pythia's)"),
-    (("backbone.body.", "roi_heads.keypoint_head."), "torchvision's Keypoint R-CNN with a feature pyramid"),
-    (("backbone.body.", "roi_heads.mask_head."), "torchvision's Mask R-CNN with a feature pyramid"),
-    (("backbone.body.", "roi_heads."), "torchvision's Faster R-CNN with a feature pyramid"),
+    (("backbone.body.stem.", "backbone.fpn."), "a network of maskrcnn-benchmark with a feature pyramid (Pythia's)"),
+    (("backbone.fpn.", "roi_heads.keypoint_head."), "torchvision's Keypoint R-CNN with a feature pyramid"),
+    (("backbone.fpn.", "roi_heads.mask_head."), "torchvision's Mask R-CNN with a feature pyramid"),
+    (("backbone.fpn.", "roi_heads."), "torchvision's Faster R-CNN with a feature pyramid"),
     (("backbone.body.", "head.classification_head."), "torchvision's RetinaNet or FCOS"),
     (("backbone.features.", "head."), "torchvision's SSD"),
     (("backbone.bottom_up.",), "a network of detectron2 with a feature pyramid"),
@@ -285,6 +291,9 @@ FAMILIES = {
         Family("vlbert", "VL-BERT resnet101-pt-vgbua", "vlbert", None),
         Family("vlbert-checkpoint", "VL-BERT end-to-end checkpoint", "vlbert-checkpoint", None),
         Family("caffe", "Caffe bottom-up-attention", "caffe", CAFFE_LAYOUT),
+        Family("milvlg-r152", "MILVLG bottom-up-attention.pytorch, caffe mode, R152", "milvlg-r152", CAFFE_LAYOUT),
+        Family("grid", "grid-feats-vqa, res5 in the backbone", "grid", None),
+        Family("vinvl", "VinVL vinvl_vg_x152c4", "vinvl", VINVL_LAYOUT),
     )
 }
 
@@ -316,6 +325,7 @@ def name_weights(found: Mapping[str, object], source: str, *, written: HeadLayou
     changes: list[str] = []
     weights = _without_prefixes(found, changes)
     weights = {name: value for name, value in weights.items() if not name.endswith(COUNTER)}
+    weights = _without_twins(weights, changes, source)
     weights = _renamed_norms(weights, changes, source)
     if (other := other_network(weights)) is not None:
         raise ValueError(f"{source}: {other}, another network than any that is read here; {_read_files()}")
@@ -357,17 +367,25 @@ def family_names(naming: str) -> dict[str, str]:
 def name_tables() -> dict[str, dict[str, str]]:
     """Naming -> name in the file -> Hugging Face name: the one table of names, spelled out."""
     tables: dict[str, dict[str, str]] = {
-        naming: {} for naming in ("ours", "milvlg", "vlbert", "vlbert-checkpoint", "caffe")
+        naming: {}
+        for naming in ("ours", "milvlg", "vlbert", "vlbert-checkpoint", "caffe", "grid", "milvlg-r152", "vinvl")
     }
     for hf, torchvision, caffe in [*_resnet_names(), *_head_names()]:
         tables["ours"][hf] = hf
         tables["milvlg"][_milvlg_name(hf)] = hf
+        tables["vinvl"][_vinvl_name(hf, torchvision)] = hf
         for layer in caffe:
             tables["caffe"][layer] = hf
         if torchvision:
             in_encoder = torchvision.replace("layer4.", "roi_head_feature_extractor.")
             tables["vlbert"][torchvision] = hf
             tables["vlbert-checkpoint"][in_encoder if in_encoder != torchvision else f"backbone.{torchvision}"] = hf
+    for hf in tables["ours"]:
+        if not hf.startswith(PREDICTOR):
+            tables["grid"][hf.replace("roi_heads.res5.", "backbone.res5.")] = hf
+    tables["milvlg-r152"] = _milvlg_r152_names(tables["milvlg"])
+    tables["vinvl"]["rpn.anchor_generator.cell_anchors.0"] = CELL_ANCHORS
+    tables["milvlg-r152"][CELL_ANCHORS] = CELL_ANCHORS
     tables["ours"][CELL_ANCHORS] = tables["milvlg"][CELL_ANCHORS] = tables["caffe"][CELL_ANCHORS] = CELL_ANCHORS
     return tables
 
@@ -423,6 +441,41 @@ def _milvlg_name(hf: str) -> str:
     return hf
 
 
+# Names of the pre-activation network within a block, ours: a norm is named after the convolution that it follows.
+_PRE_ACTIVATION = {"norm": "activate.norm", "conv2.norm": "conv1.norm", "conv3.norm": "conv2.norm"}
+
+
+def _milvlg_r152_names(milvlg: Mapping[str, str]) -> dict[str, str]:
+    """MILVLG's names of its pre-activation network -> ours. There the norm of res4's result belongs to res5."""
+    blocks = BLOCKS_PER_STAGE[152]
+    names = {name: hf for name, hf in milvlg.items() if ".norm." not in name or ".stem." in name}
+    for tensor in NORM_TENSORS:
+        names[f"backbone.stem.norm.{tensor}"] = f"backbone.stem.norm.{tensor}"
+        for stage, count in enumerate(blocks, start=2):
+            part = "roi_heads.res5" if stage == 5 else f"backbone.res{stage}"
+            for block in range(count):
+                for theirs, own in _PRE_ACTIVATION.items():
+                    names[f"{part}.{block}.{theirs}.{tensor}"] = f"{part}.{block}.{own}.{tensor}"
+        names[f"roi_heads.res5.0.norm.{tensor}"] = f"backbone.res4.{blocks[2]}.norm.{tensor}"
+        names[f"roi_heads.res5_bn.{tensor}"] = f"roi_heads.res5.{blocks[3]}.norm.{tensor}"
+    return names
+
+
+def _vinvl_name(hf: str, torchvision: str) -> str:
+    if torchvision:
+        is_stem = not torchvision.startswith("layer")
+        inside = f"stem.{torchvision}" if is_stem else torchvision
+        head = "roi_heads.box.feature_extractor.head."
+        return f"{head}{inside}" if inside.startswith("layer4.") else f"backbone.body.{inside}"
+    for own, name in (("rpn.head.cls_logits", "objectness_logits"), ("rpn.head.bbox_pred", "anchor_deltas")):
+        if hf.startswith(f"{RPN}{name}."):
+            return hf.replace(f"{RPN}{name}", own)
+    is_box = hf.startswith((f"{PREDICTOR}cls_score", f"{PREDICTOR}bbox_pred"))
+    return hf.replace(RPN, "rpn.head.").replace(
+        PREDICTOR, "roi_heads.box.predictor." if is_box else "attribute.predictor."
+    )
+
+
 def _without_prefixes(found: Mapping[str, object], changes: list[str]) -> dict[str, object]:
     weights = dict(found)
     while weights and all(name.startswith(DATA_PARALLEL_PREFIX) for name in weights):
@@ -435,6 +488,21 @@ def _without_prefixes(found: Mapping[str, object], changes: list[str]) -> dict[s
     if len(inner) < len(weights):
         changes.append(f"{len(weights) - len(inner)} weights outside it left out")
     return {name.removeprefix(VLBERT_PREFIX): value for name, value in inner.items()}
+
+
+_TWIN, _FIRST = "attribute.feature_extractor.", "roi_heads.box.feature_extractor."  # VinVL's last stage, twice
+
+
+def _without_twins(weights: dict[str, object], changes: list[str], source: str) -> dict[str, object]:
+    """Without the second copy of a last stage that two heads share; raises ValueError where the two differ."""
+    twins = [name for name in weights if name.startswith(_TWIN)]
+    for name in twins:
+        value, first = weights[name], weights.get(first_name := name.replace(_TWIN, _FIRST))
+        if not (isinstance(value, Tensor) and isinstance(first, Tensor) and torch.equal(value, first)):
+            raise ValueError(f"{source}: {printable(name, 90)} is not equal to {printable(first_name, 90)}, its copy")
+    if twins:
+        changes.append(f"{len(twins)} copies left out")
+    return {name: value for name, value in weights.items() if not name.startswith(_TWIN)}
 
 
 def _renamed_norms(weights: dict[str, object], changes: list[str], source: str) -> dict[str, object]:

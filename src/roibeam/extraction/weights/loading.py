@@ -96,7 +96,7 @@ def anchors_for(form: Conventions, config: DetectorConfig, conventions: Conventi
 
 
 _log = logging.getLogger(__name__)
-OUTSIDE_RESNET = ("proposal_generator.", PREDICTOR)
+OUTSIDE_RESNET = ("proposal_generator.", PREDICTOR, "roi_heads.box_head.", "roi_heads.attribute_predictor.")
 
 
 def build_detector(

@@ -201,7 +201,8 @@ class VLBertModel(VLBertPreTrainedModel):
             return whole, pieces
         if batch.aligned_words is None:
             raise ValueError("VLBertModel: text_visual 'grounded' needs VLBatch.aligned_words")
-        named = elements_of_pieces(batch.aligned_words, length)[..., None]
+        aligned_words = batch.aligned_words.masked_fill(~batch.rows_region_mask[..., None], -1)
+        named = elements_of_pieces(aligned_words, length)[..., None]
         return whole, torch.where(named > 0, visuals_BEV.gather(1, named.expand_as(pieces)), pieces)
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
     CONVENTIONS_OF_SIZES,
@@ -64,7 +64,8 @@ def choice_words(chosen: ChosenDetector, detector: str | None, settings: Sequenc
     used = chosen.preset
     if used is None:
         own = "of its own" if chosen.is_folder else conventions_name(asdict(chosen.conventions))
-        regions = "given boxes" if with_boxes else f"selection {selection_name(asdict(chosen.selection))}"
+        selected = "cells of a grid" if chosen.config.grid else f"selection {selection_name(asdict(chosen.selection))}"
+        regions = "given boxes" if with_boxes else selected
         line = f"detector {detector} (conventions {own}, photos at {_edges(chosen.config)}), {regions}"
     else:
         selection = None if with_boxes else SELECTIONS[used.selection]
@@ -154,7 +155,8 @@ def boxes_words(fingerprint: Fingerprint) -> str | None:
     """Boxes in words, such as "10 to 100 regions (butd-10-100)" or "given boxes"; None if unknown."""
     choice = fingerprint.choice
     regions, filters = choice.get("regions"), choice.get("region_filters")
-    words = None if regions is None else "given boxes" if regions == "given" else _selection_words(regions)
+    fixed = {"given": "given boxes", "grid": "cells of a grid"}
+    words = None if regions is None else fixed[regions] if isinstance(regions, str) else _selection_words(regions)
     if filters:
         filter_words = "; ".join(_filter_words(each) for each in (filters if isinstance(filters, list) else [filters]))
         words = f"{words or 'regions'}, of them {filter_words}"
@@ -344,7 +346,9 @@ class Features:
 
     def _as_recorded(self) -> Fingerprint:
         """Fingerprint with the boxes as a store that was made so has them."""
-        details: dict[str, Any] = {"regions": "given" if self.boxes else _plain(asdict(SELECTIONS[self.selection]))}
+        details: dict[str, Any] = {
+            "regions": "given" if self.boxes else _plain(written_settings(SELECTIONS[self.selection]))
+        }
         return Fingerprint(feature_space_of(details), {}, details)
 
     def _other_network(self, fingerprint: Fingerprint) -> str | None:

@@ -274,7 +274,7 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         ):  # fmt: skip
             if own is not None:
                 check_length(own, expected, kind, "--vocab")
-    elif not num_classes and work.boxes is None:
+    elif not (num_classes or work.detector.config.grid) and work.boxes is None:
         raise ValueError(f"weights {work.detector.weights}: a network without classes proposes no boxes; give --boxes")
     elif not num_classes and work.vocabulary.classes is not None:
         raise ValueError(
@@ -294,13 +294,14 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         given_boxes=work.boxes is not None,
         scratch=options.scratch,
     )
+    has_grid = bool(getattr(work.detector.config, "grid", ""))
     config: dict[str, Any] = {
         "source": source_facts(work),
         "detector": asdict(work.detector),
         "conventions": "detectron2's own"
         if isinstance(work.detector.config, Detectron2Config)
         else conventions_name(asdict(work.detector.conventions)),
-        "selection": None if work.boxes is not None else selection_name(asdict(work.detector.selection)),
+        "selection": None if work.boxes is not None or has_grid else selection_name(asdict(work.detector.selection)),
         "options": asdict(work.options),
         "max_failures": options.max_failures,
     }

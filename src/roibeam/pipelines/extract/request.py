@@ -27,7 +27,10 @@ from roibeam.pipelines.common.console.request_options import (
 )
 from roibeam.pipelines.data.compatibility import MIN_MATCH, HeldOutOptions
 
-PRESET_NAMES = "butd-10-100, butd-36, milvlg, lxmert, d2, vl-bert, vilbert, visualbert, imagebert or interbert"
+PRESET_NAMES = (
+    "butd-10-100, butd-36, milvlg, milvlg-r152, vinvl, vinvl-demo, lxmert, d2, vl-bert, vilbert, visualbert, imagebert "
+    "or interbert"
+)
 # Values of `--precision`, and the modes of `roibeam.extraction.fast.modes` that compute so.
 _MODES = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
 
@@ -77,8 +80,9 @@ class DetectorOptions:
     """
 
     detector: Annotated[str | None, option(
-        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small. Or of "
-        "detectron2: mask-rcnn-r101-fpn, pythia-x152-fpn, a .yaml.", "NAME", DETECTOR, default="that of the preset",
+        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, vg-r152-c4-600, "
+        "vinvl-x152-c4, r2c-r50, grid-r50, grid-x101, grid-x152, small. Or of detectron2: mask-rcnn-r101-fpn, "
+        "pythia-x152-fpn, a .yaml.", "NAME", DETECTOR, default="that of the preset",
     )] = None  # fmt: skip
     preset: Annotated[str | None, option(
         f"Whose published features to make: {PRESET_NAMES}.", "NAME", DETECTOR,
@@ -89,8 +93,8 @@ class DetectorOptions:
         default="those of the detector",
     )] = None  # fmt: skip
     conventions: Annotated[str | None, option(
-        "Which published extractor to reproduce exactly: hf, d2, caffe, milvlg, vlbert-e2e or r2c.", "NAME", DETECTOR,
-        default="those of the preset or of the detector's folder", advanced=True,
+        "Which published extractor to reproduce exactly: hf, d2, caffe, milvlg, vinvl, vlbert-e2e and others.", "NAME",
+        DETECTOR, default="those of the preset or of the detector's folder", advanced=True,
     )] = None  # fmt: skip
     selection: Annotated[str | None, option(
         "Which regions are kept: butd-36, vl-bert, hf-36 and others.", "NAME", DETECTOR,
@@ -109,6 +113,11 @@ class DetectorOptions:
     def __post_init__(self) -> None:
         check_lists(self, "set")
 
+    @property
+    def all_settings(self) -> tuple[str, ...]:
+        """Of `set`, and of options that stand for one."""
+        return self.set
+
 
 @renamed(settings="set", vocabulary="vocab", mode="precision and batched")
 @dataclass(frozen=True)
@@ -124,6 +133,14 @@ class RequestedDetector(DetectorOptions):
         SPEED, advanced=True,
     )] = False  # fmt: skip
     threads: Threads = None
+    grid: Annotated[str | None, option(
+        "Of grid features: store the means over so many bins, such as 7x7.", "ROWSxCOLUMNS", DETECTOR,
+        default="every cell", advanced=True,
+    )] = None  # fmt: skip
+
+    @property
+    def all_settings(self) -> tuple[str, ...]:
+        return (*self.set, f"detector.grid={self.grid}") if self.grid else self.set
 
     @property
     def mode(self) -> str:

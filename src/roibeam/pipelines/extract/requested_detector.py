@@ -98,11 +98,14 @@ def open_detector(
     used = _as_recorded(chosen, given, recorded)
     if not request.run.json:
         if used == chosen or recorded is None or not recorded.is_that_of(used):
-            tell(choice_words(chosen, given.detector, given.set, with_boxes=with_boxes))
+            tell(choice_words(chosen, given.detector, given.all_settings, with_boxes=with_boxes))
         else:
-            words = parts_words(used.config, used.conventions, None if with_boxes else used.selection)
+            selection = None if with_boxes or used.config.grid else used.selection
+            words = parts_words(used.config, used.conventions, selection)
             tell(f"{store} goes on with the settings it recorded: {words}")
     parts = detector_parts(used, given)
+    if with_boxes and parts["detector"].grid:
+        raise ValueError(f"--boxes: the cells of a grid are its regions ({given.detector}); leave one of the two out")
     for note in _notes(request, used, parts["detector"]):
         tell(f"note: {note}")
     vocabulary = detector_names(used, given, parts["detector"])
@@ -123,7 +126,7 @@ def chosen_detector(given: DetectorOptions) -> ChosenDetector:
 def detector_parts(chosen: ChosenDetector, given: DetectorOptions) -> dict[str, Any]:
     """The sections of a detector as the settings change them."""
     sections = {"detector": chosen.config, "conventions": chosen.conventions, "selection": chosen.selection}
-    return apply_overrides(sections, given.set)
+    return apply_overrides(sections, given.all_settings)
 
 
 def detector_names(chosen: ChosenDetector, given: DetectorOptions, sizes: DetectorConfig) -> Vocabulary:
@@ -171,7 +174,7 @@ def detectron2_parts(config: Detectron2Config, given: DetectorOptions) -> tuple[
         raise ValueError(f"weights are missing: {given.detector} brings none; give a weight file (--weights FILE)")
     default = PUBLISHED_SELECTIONS.get(config.file, DEFAULT_SELECTION)
     selection = named("selection", given.selection or default, SELECTIONS)
-    parts = apply_overrides({"detector": config, "selection": selection}, given.set)
+    parts = apply_overrides({"detector": config, "selection": selection}, given.all_settings)
     # The number of names that it needs is known from the network only.
     return parts, Vocabulary() if given.vocab is None else read_vocabulary(given.vocab)
 
@@ -200,7 +203,7 @@ def _recorded(plan: Plan) -> _Recorded | None:
         return _Recorded(
             dataclass_from_json(DetectorConfig, detector["config"], "config"),
             dataclass_from_json(Conventions, {**asdict(nearest), **detector["conventions"]}, "conventions"),
-            None if regions == "given" else dataclass_from_json(SelectionPolicy, regions, "selection"),
+            None if regions in ("given", "grid") else dataclass_from_json(SelectionPolicy, regions, "selection"),
         )
     except (KeyError, TypeError, AttributeError, ValueError):
         return None  # the plan is compared field by field later, with an error for differences

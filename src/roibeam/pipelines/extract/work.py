@@ -174,7 +174,7 @@ def _check_settings(work: Work, plan: Plan) -> None:
     """Raises ValueError where the store was made with other settings, as far as they are in the request; those that
     only the network knows are compared by `planning.fitting_plan`."""
     known: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
-    if work.boxes is None:  # the plan of given boxes has fewer
+    if work.boxes is None and not getattr(work.detector.config, "grid", ""):  # their plans have fewer
         known["regions"] = dataclasses.asdict(work.detector.selection)
         if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
             known["detector"] = {"conventions": dataclasses.asdict(work.detector.conventions)}

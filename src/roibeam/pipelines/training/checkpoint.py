@@ -235,7 +235,15 @@ def set_later_aside(run_dir: Path, step: int) -> None:
     """Renames checkpoints after `step`, where the run resumes, so that `remove_old_checkpoints` removes them."""
     for folder in sorted((run_dir / CHECKPOINTS).glob("step-*"), reverse=True):
         if checkpoint_step(folder) > step:
-            folder.rename(folder.with_name(f"{_REMOVING}{folder.name}"))
+            _set_aside(folder)
+
+
+def _set_aside(folder: Path) -> None:
+    """Renames a checkpoint, so that `remove_old_checkpoints` removes it; a killed removal may have left that name."""
+    aside = folder.with_name(f"{_REMOVING}{folder.name}")
+    if aside.exists():
+        shutil.rmtree(aside)
+    folder.rename(aside)
 
 
 def remove_old_checkpoints(run_dir: Path, keep: int, best_step: int | None) -> None:
@@ -248,6 +256,6 @@ def remove_old_checkpoints(run_dir: Path, keep: int, best_step: int | None) -> N
     best = None if best_step is None else checkpoint_folder(run_dir, best_step)
     for folder in old:
         if folder != best:
-            folder.rename(parent / f"{_REMOVING}{folder.name}")
+            _set_aside(folder)
     for leftover in parent.glob(".*-step-*"):
         shutil.rmtree(leftover)

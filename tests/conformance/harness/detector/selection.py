@@ -317,7 +317,7 @@ def decided(logits: np.ndarray, values: Closeness) -> np.ndarray:
 def best_class_scores(part: ImagePart) -> np.ndarray:
     """(R,) float32, of ours."""
     boxes = part.outputs.network_input.scale.to_photo(part.outputs.proposals.boxes)
-    return numpy_of(classwise_max(boxes, _class_scores(part), TOOL, floor=0.0))
+    return numpy_of(classwise_max(boxes, _class_scores(part), TOOL, floor=0.0)[1])
 
 
 def _class_scores(part: ImagePart) -> Tensor:

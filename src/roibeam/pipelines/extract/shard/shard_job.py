@@ -176,13 +176,14 @@ def shared_fingerprint(
 ) -> Fingerprint:
     """Two-part fingerprint of the records of this process; cached, since it hashes the weights.
 
-    `details["regions"]` is the selection, or "given": given boxes and proposals do not belong into one store,
+    `details["regions"]` is the selection, "grid", or "given": given boxes and proposals do not belong into one store,
     and the selection of proposals does not matter for the former.
     """
     description = shared_detector(spec).describe()
     numerics = description.pop("numerics")
     selection = description.pop("selection")
-    if given_boxes:
+    grid = getattr(spec.config, "grid", "")
+    if given_boxes or grid:
         # Settings that only decide which boxes are proposed have no part in features of other boxes.
         description["config"] = _without(description["config"], PROPOSAL_SIZES)
         description["conventions"] = _without(description["conventions"], PROPOSAL_FIELDS)
@@ -190,7 +191,7 @@ def shared_fingerprint(
     network = shared_global_feature(spec, options)
     details = {
         "detector": description,
-        "regions": "given" if given_boxes else selection,
+        "regions": "grid" if grid else "given" if given_boxes else selection,
         "image_feature": options.image_feature if network is None else network.describe(),
         "feature_dtype": options.feature_dtype,
         "vocabulary": vocabulary_digest,

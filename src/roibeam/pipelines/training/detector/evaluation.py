@@ -21,7 +21,7 @@ from torch import Tensor
 
 from roibeam.extraction.detector import Detector, HeadOutputs
 from roibeam.extraction.engine.detector_calls import exif_orientation
-from roibeam.extraction.network.boxes import clip_boxes, decode_deltas, suppress
+from roibeam.extraction.network.boxes import clip_boxes, move_boxes, suppress
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.regions import Regions
 from roibeam.extraction.weights.detector_choice import read_detector_folder
@@ -128,12 +128,11 @@ def _moved_boxes(outputs: HeadOutputs, conventions: Conventions, proposal_ids: T
     boxes, image_hw = outputs.proposals.boxes, network_input.input_hw
     if conventions.regression_pixels == "photo":
         boxes, image_hw = network_input.scale.to_photo(boxes), network_input.image_hw
-    moved = decode_deltas(
+    moved = move_boxes(
         boxes[proposal_ids],
         outputs.regions.box_deltas[proposal_ids, class_ids],
+        conventions,
         weights=conventions.region_delta_weights,
-        delta_cap=conventions.delta_cap,
-        plus_one_sides=conventions.box_sides == "x2-x1+1",
     )
     return clip_boxes(moved, image_hw, last_pixel=conventions.box_clip == "last-pixel")
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from roibeam.extraction.network.config import written_settings
 from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, feature_space_of, meaning_difference
 from roibeam.features.record.region_record import FEATURE_DTYPES
@@ -178,7 +179,7 @@ def _recomputed(trained: str, now: Fingerprint) -> tuple[Fingerprint, ...]:
     if not now.details:
         return ()
     own = now.details.get("regions")
-    presets = [json.loads(json.dumps(asdict(preset))) for preset in SELECTIONS.values()]
+    presets = [json.loads(json.dumps(written_settings(preset))) for preset in SELECTIONS.values()]
     for regions, dtype in product([own, *presets], FEATURE_DTYPES):
         details = {**now.details, "regions": regions, "feature_dtype": dtype}
         if feature_space_of(details) == trained:
