@@ -154,7 +154,7 @@ def run_with_kills(
         deadline = time.monotonic() + 2 * RUN_SECONDS
         try:
             while run.poll() is None:
-                assert time.monotonic() < deadline, errors.read_text()
+                assert time.monotonic() < deadline, f"{found.kills}\n{errors.read_text()}"
                 in_work = shards_in_work(out)
                 for attempt, shard in in_work.items():
                     found.attempts.setdefault(shard, set()).add(attempt)
