@@ -46,9 +46,11 @@ class FeatureFile(ABC):
             the file has class probabilities "background" ("first", "last" or `ABSENT`: its place in each row) and
             "num_classes" (foreground classes); "image_size": `ABSENT` where the file has none, and records have 1 x 1.
         letters: entries that `ids` cannot name: without a usable image id, or named by the file and not in it.
+        before_name: between the file and what it calls an entry, in a location.
     """
 
     layout: str = ""
+    before_name = ":"
     details: dict[str, Any]
 
     def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
@@ -76,9 +78,9 @@ class FeatureFile(ABC):
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         """The record of an entry; EntryError when it gives none."""
 
-    @abstractmethod
     def _place_of(self, name: bytes) -> str:
         """Location of what the file calls so, for a dead letter."""
+        return f"{self.path}{self.before_name}{printable(name.decode('utf-8', 'backslashreplace'), 600)}"
 
     def _place(self, entry: int) -> str:
         return self._place_of(self._ids[entry])
@@ -189,11 +191,15 @@ class FeatureFile(ABC):
             raise ValueError(
                 f"{self.path}: none of its first {_SNIFFED_ENTRIES} entries is one of {expected}: {first_error}"
             )
-        for other in spread_out(len(self._ids), but=entry):
+        self._look_around(found, spread_out(len(self._ids), but=entry))
+        return found
+
+    def _look_around(self, first: RegionRecord, others: Sequence[int]) -> None:
+        """Reads a few entries of the whole file besides the first, so that doubts do not rest on one image."""
+        for other in others:
             with suppress(EntryError):  # becomes a dead letter when its turn comes
                 self._read(other, "float32")
         self._reading.settle()
-        return found
 
     def _note(self, name: bytes, error: EntryError, place: str | None = None) -> None:
         """A dead letter of an entry that `ids` cannot name."""
