@@ -25,7 +25,6 @@ from roibeam.model.vlbert.tasks import (
     VLBertForReferring,
     VLBertForVcr,
     VLBertForVqa,
-    join_question_answer,
 )
 
 PARTS = ("weight", "bias")
@@ -36,28 +35,6 @@ def task_model(task, preset="release", **overrides):
     torch.manual_seed(1)
     config = vlbert_task_config(task, preset, **(SIZES | {"num_answers": 9, "num_object_labels": 5} | overrides))
     return MODELS[task](config).eval()
-
-
-# --- text ---
-
-
-def test_question_and_answer_become_one_text():
-    question = torch.tensor([[11, 12, 0], [13, 0, 0]])
-    answer = torch.tensor([[21, 0], [22, 23]])
-    tags = {"question_tags": torch.tensor([[0, 4, -1], [5, -1, -1]]), "answer_tags": torch.tensor([[6, -1], [0, 7]])}
-    joined = join_question_answer(question, answer, cls_id=1, sep_id=2, **tags)
-    assert joined.ids.tolist() == [[1, 11, 12, 2, 21, 2], [1, 13, 2, 22, 23, 2]]
-    assert joined.segments.tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1]]
-    assert joined.tags.tolist() == [[0, 0, 4, 0, 6, 0], [0, 5, 0, 0, 7, 0]]
-    assert joined.before_last.tolist() == [4, 4]
-    turned = join_question_answer(question, answer[:, :1], cls_id=1, sep_id=2, order="answer_question")
-    assert turned.ids.tolist() == [[1, 21, 2, 11, 12, 2], [1, 22, 2, 13, 2, 0]]
-    assert turned.segments.tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0]]
-    assert turned.mask.tolist() == [[True] * 6, [True] * 5 + [False]]
-    one = join_question_answer(question, answer, cls_id=1, sep_id=2, order="one_sentence")
-    assert one.ids.tolist() == [[1, 11, 12, 21, 2], [1, 13, 22, 23, 2]] and not one.segments.any()
-    with pytest.raises(ValueError, match=r"order 'answer-question' .* question_answer, answer_question, one_sentence"):
-        join_question_answer(question, answer, cls_id=1, sep_id=2, order="answer-question")
 
 
 # --- VQA ---

@@ -309,8 +309,8 @@ def test_labelled_texts_are_read_strictly(tmp_path: Path, text: str, says: str) 
 
 def test_labelled_images_stand_beside_their_list(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("\ufefflabel,image\nnot,b/a.png\n", encoding="utf-8")
-    (row,) = read_labelled_images(tmp_path / "rows.csv")
-    assert row.path == tmp_path / "b" / "a.png" and row.label is False
+    rows = read_labelled_images(tmp_path / "rows.csv")
+    assert rows == [(tmp_path / "b" / "a.png", False)]
 
 
 def test_without_scikit_learn_training_says_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

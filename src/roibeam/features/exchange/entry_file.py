@@ -46,9 +46,11 @@ class FeatureFile(ABC):
             the file has class probabilities "background" ("first", "last" or `ABSENT`: its place in each row) and
             "num_classes" (foreground classes); "image_size": `ABSENT` where the file has none, and records have 1 x 1.
         letters: entries that `ids` cannot name: without a usable image id, or named by the file and not in it.
+        before_name: between the file and what it calls an entry, in a location.
     """
 
     layout: str = ""
+    before_name = ":"
     details: dict[str, Any]
 
     def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
@@ -76,9 +78,9 @@ class FeatureFile(ABC):
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         """The record of an entry; EntryError when it gives none."""
 
-    @abstractmethod
     def _place_of(self, name: bytes) -> str:
         """Location of what the file calls so, for a dead letter."""
+        return f"{self.path}{self.before_name}{printable(name.decode('utf-8', 'backslashreplace'), 600)}"
 
     def _place(self, entry: int) -> str:
         return self._place_of(self._ids[entry])

@@ -269,9 +269,6 @@ class LmdbFile(FeatureFile):
     def _place(self, entry: int) -> str:
         return self._place_of(self._entries.keys[self._numbers[entry]])
 
-    def _place_of(self, name: bytes) -> str:
-        return f"{self.path}:{printable(name.decode('utf-8', 'backslashreplace'), 600)}"
-
     def _close(self) -> None:
         self._entries.close()
 

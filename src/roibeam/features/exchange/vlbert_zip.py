@@ -294,6 +294,7 @@ class VlbertZip(FeatureFile):
     """See `FeatureFile`; which fields the file has is what its first usable member has."""
 
     layout = _LAYOUTS[0]
+    before_name = "@/"
     _has: frozenset[str] | None = None
 
     def _open(self) -> None:
@@ -317,9 +318,6 @@ class VlbertZip(FeatureFile):
 
     def _place(self, entry: int) -> str:
         return self._place_of(self._zip.names[self._members[entry]])
-
-    def _place_of(self, name: bytes) -> str:
-        return f"{self.path}@/{printable(name.decode('utf-8', 'backslashreplace'), 600)}"
 
     def _close(self) -> None:
         self._zip.close()

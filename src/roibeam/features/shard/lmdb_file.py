@@ -516,18 +516,8 @@ def encode_index(rows: Sequence[IndexRow], *, feature_dim: int, feature_dtype: s
         array = np.asarray(values[name]).astype(dtype)
         assert array.shape == (count,), name
         payload[start : start + count * dtype.itemsize] = array.tobytes()
-    head = _HEADER.pack(
-        INDEX_MAGIC,
-        INDEX_VERSION,
-        DTYPE_CODES[feature_dtype],
-        0,
-        len(rows),
-        feature_dim,
-        sum(map(len, keys)),
-        sum(row.num_regions for row in rows),
-        0,
-        0,
-    )[:_CHECKED]
+    counts = (len(rows), feature_dim, sum(map(len, keys)), sum(row.num_regions for row in rows))
+    head = _HEADER.pack(INDEX_MAGIC, INDEX_VERSION, DTYPE_CODES[feature_dtype], 0, *counts, 0, 0)[:_CHECKED]
     return head + checksum([head, bytes(payload)]).to_bytes(8, "little") + payload
 
 

@@ -1,13 +1,12 @@
 """Task models of VL-BERT (arXiv:1908.08530, section 4.2; jackroos/VL-BERT vqa/, vcr/ and refcoco/ modules).
 
 Inputs follow figure 2 of the paper. Rows of VCR are the choices of a question, one after the other. A question with an
-answer is [CLS] question [SEP] answer [SEP], as `prepare_text_from_qa` makes it; its options for VCR are `order` here.
+answer is [CLS] question [SEP] answer [SEP], as `prepare_text_from_qa` makes it.
 
 Shapes: B rows, R regions, E image elements (whole image first, where it is one), H hidden width.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -214,64 +213,3 @@ class VLBertForReferring(VLBertTaskModel):
         if scores_BE.shape[1] > mask.shape[1]:
             mask = torch.cat([mask.new_ones(len(mask), 1), mask], dim=1)
         return region_bce(scores_BE, targets_BE, mask, per="regions")
-
-
-ORDERS = ("question_answer", "answer_question", "one_sentence")
-
-
-class JoinedText(NamedTuple):
-    """Rows of text, padded with zeros at the end; tags are numbers that pieces brought with them."""
-
-    ids: Tensor  # (B, T) long
-    segments: Tensor  # (B, T) long
-    mask: Tensor  # (B, T) bool
-    tags: Tensor  # (B, T) long, 0 at special pieces
-
-    @property
-    def before_last(self) -> Tensor:
-        """(B,) position of the last piece before the closing [SEP]: where VQA's [MASK] stands."""
-        return self.mask.sum(dim=1) - 2
-
-
-def join_question_answer(
-    question: Tensor,
-    answer: Tensor,
-    *,
-    cls_id: int,
-    sep_id: int,
-    question_tags: Tensor | None = None,
-    answer_tags: Tensor | None = None,
-    order: str = "question_answer",
-) -> JoinedText:
-    """
-    Args:
-        question, answer: (B, Q) and (B, A) long; a piece is real where its id is above 0, padding comes last.
-        question_tags, answer_tags: the same shapes; None for zeros.
-        order: "question_answer"; "answer_question", where the question is the second segment; "one_sentence", without
-            [SEP] and segment between.
-    """
-    if order not in ORDERS:
-        raise ValueError(f"order {order!r} of a question and its answer is unknown; there are {', '.join(ORDERS)}")
-    first, second = (question, question_tags), (answer, answer_tags)
-    if order == "answer_question":
-        first, second = second, first
-    rows = question.shape[0]
-
-    def constant(value: int) -> Tensor:
-        return question.new_full((rows, 1), value)
-
-    first_tags, second_tags = (torch.zeros_like(ids) if tags is None else tags for ids, tags in (first, second))
-    parts = [(constant(cls_id), constant(0), 0), (first[0], first_tags, 0)]
-    if order != "one_sentence":
-        parts.append((constant(sep_id), constant(0), 0))
-    late = int(order != "one_sentence")
-    parts += [(second[0], second_tags, late), (constant(sep_id), constant(0), late)]
-    ids = torch.cat([ids for ids, _, _ in parts], dim=1)
-    tags = torch.cat([tags for _, tags, _ in parts], dim=1)
-    segments = torch.cat([torch.full_like(ids, segment) for ids, _, segment in parts], dim=1)
-    real = ids > 0
-    # Real pieces move to the front in their order.
-    places = (~real).long().argsort(dim=1, stable=True)[:, : int(real.sum(dim=1).max())]
-    mask = real.gather(1, places)
-    ids, segments, tags = (part.gather(1, places) * mask for part in (ids, segments, tags))
-    return JoinedText(ids, segments, mask, tags)

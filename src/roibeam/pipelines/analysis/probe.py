@@ -20,7 +20,7 @@ from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput
 from roibeam.model.pretraining import PreTrainingModel
 from roibeam.pipelines.data.batches.image_batch import photo_inputs
 from roibeam.pipelines.data.batches.sample import as_float32
-from roibeam.pipelines.data.compatibility import check_task, check_width
+from roibeam.pipelines.data.compatibility import check_task, check_vocabulary, check_width
 from roibeam.pipelines.data.vocabulary import Names
 from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
@@ -206,11 +206,7 @@ def check_fit(config: Any, record: RegionRecord, tokenizer: CaptionTokenizer, nu
     """Checks that record, tokenizer and text fit the model. Raises ValueError when the model was made for other
     features or another vocabulary, or the text is too long."""
     check_width(config, record)
-    if config.vocab_size < tokenizer.vocab_size:
-        raise ValueError(
-            f"the tokenizer ({tokenizer.description}) has {tokenizer.vocab_size} pieces, the model was made for "
-            f"{config.vocab_size}; name the tokenizer it was trained with"
-        )
+    check_vocabulary(config, tokenizer, "name the tokenizer it was trained with")
     if num_pieces > config.max_position_embeddings - 2:
         raise ValueError(
             f"the text has {num_pieces} pieces; this model takes {config.max_position_embeddings - 2}, shorten it"

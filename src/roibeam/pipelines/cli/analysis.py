@@ -17,7 +17,7 @@ from roibeam.pipelines.common.console.request_options import QUESTION, Json, opt
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.attention_run import AttentionResult
     from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
-    from roibeam.pipelines.analysis.head_accuracy import HeadFigures, Interval
+    from roibeam.pipelines.analysis.head_accuracy import HeadFigures
     from roibeam.pipelines.analysis.probe_request import Probed
 
 
@@ -72,15 +72,11 @@ def _print_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
     of_step = "" if result.step is None else f", evaluated at step {result.step:,}"
     typer.echo(f"{plural(result.num_captions, 'caption')} of {plural(result.num_images, 'image')}{of_step}\n")
     typer.echo("\n".join(figure_lines(result.figures, with_possible=True)))
-    recalls = [figure.value for figure in result.figures if _is_recall(figure.name)]
+    recalls = [figure.value for figure in result.figures if figure.name.endswith(("_r1", "_r5", "_r10"))]
     if recalls:
         typer.echo(f"{'sum of the six R@K':<30}{100 * sum(value or 0 for value in recalls):>8.1f}")
     typer.echo(f"\n{result.page}   look here first: each measure beside chance, with its interval")
     typer.echo(f"{result.results}   all of it, image by image; --compare takes two of them")
-
-
-def _is_recall(name: str) -> bool:
-    return name.rpartition("_")[2] in ("r1", "r5", "r10")
 
 
 def _compare(first: Path, second: Path, *, as_json: bool) -> None:
@@ -191,15 +187,12 @@ def _head(each: HeadFigures, layer: int, head: int) -> str:
 def _row(each: HeadFigures) -> str:
     name = each.name if each.name == each.paper_name else f"{each.name} ({each.paper_name})"
     head = _head(each, each.layer, each.head)
+    difference = f"{100 * each.difference.low:+.1f} .. {100 * each.difference.high:+.1f}"
     return (
         f"{name:<16}{each.questions:>7,}{100 * each.by_lot:>8.1f}{100 * each.baseline.value:>10.1f}{head:>11}"
         f"{100 * each.best.value:>12.1f}{100 * each.blind:>10.1f}{100 * each.crossed:>12.1f}"
-        f"{_difference(each.difference):>18}{100 * each.ceiling:>9.1f}  {each.verdict}"
+        f"{difference:>18}{100 * each.ceiling:>9.1f}  {each.verdict}"
     )
-
-
-def _difference(found: Interval) -> str:
-    return f"{100 * found.low:+.1f} .. {100 * found.high:+.1f}"
 
 
 def probe_command(request: ProbeRequest, json: Json = False) -> None:

@@ -76,7 +76,8 @@ def convert_command(
     typer.echo(f"{weights}: {done.family}; {', '.join(done.changes) or 'nothing to convert'}")
     typer.echo(f"{out}: {to}, {done.num_tensors} tensors, read back and compared")
     typer.echo(f"  weights before {done.digest_before}")
-    typer.echo(f"  weights after  {done.digest_after} ({_difference(done.largest_change, exact)})")
+    rounded = f"box deltas rounded, by at most {done.largest_change:.1e} of the largest"
+    typer.echo(f"  weights after  {done.digest_after} ({'equal' if exact else rounded})")
 
 
 def _convert_model(
@@ -105,7 +106,3 @@ def _convert_model(
     if done.settings is not None:
         alone = f" (here {', '.join(done.settings_alone)})" if done.settings_alone else ""
         typer.echo(f"{done.settings}: settings that the file does not show{alone}; roibeam reads it with the file")
-
-
-def _difference(largest_change: float, exact: bool) -> str:
-    return "equal" if exact else f"box deltas rounded, by at most {largest_change:.1e} of the largest"

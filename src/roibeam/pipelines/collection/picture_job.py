@@ -60,19 +60,10 @@ class FetchedFile:
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class DroppedPicture:
-    """Dropped picture with the reason; `detail` is for people."""
-
-    url: str
-    reason: Reason
-    detail: str
-
-
 def look_at(
     file: FetchedFile, limits: PictureThresholds, *, is_nsfw_checked: bool, max_pixels: int
-) -> FetchedPicture | DroppedPicture:
-    """Decodes, measures and checks a picture.
+) -> FetchedPicture | tuple[Reason, str]:
+    """Decodes, measures and checks a picture: why it is dropped, and a detail for people, in place of one that is.
 
     Args:
         is_nsfw_checked: whether to look for porn and racy pictures; else the scores are None.
@@ -81,16 +72,16 @@ def look_at(
     try:
         data = Path(file.path).read_bytes()
         if hashlib.sha256(data).hexdigest() != file.sha256:
-            return DroppedPicture(file.url, Reason.UNDECODABLE, "has other bytes than were fetched; run again")
+            return Reason.UNDECODABLE, "has other bytes than were fetched; run again"
         pixels = decode_image(data, max_pixels=max_pixels)
     except (DecodeError, OSError) as error:
-        return DroppedPicture(file.url, Reason.UNDECODABLE, printable(str(error), 200))
+        return Reason.UNDECODABLE, printable(str(error), 200)
     height, width = pixels.shape[:2]
     if min(height, width) <= limits.larger_than_px:
-        return DroppedPicture(file.url, Reason.TOO_SMALL, f"{width} x {height}")
+        return Reason.TOO_SMALL, f"{width} x {height}"
     nsfw, racy = nsfw_scores(pixels) if is_nsfw_checked else (None, None)
     if nsfw is not None and racy is not None and limits.is_unfit(nsfw, racy):
-        return DroppedPicture(file.url, Reason.NSFW, f"nsfw {nsfw:.2f}, racy {racy:.2f}")
+        return Reason.NSFW, f"nsfw {nsfw:.2f}, racy {racy:.2f}"
     phash = perceptual_hash(pixels)
     return FetchedPicture(file.url, file.path, file.sha256, phash, width, height, file.num_bytes, nsfw, racy)
 
@@ -150,11 +141,12 @@ class PictureJob(UnitJob):
     def _picture(self, row: dict[str, Any], counts: Counts) -> FetchedPicture | None:
         file = FetchedFile(**row["file"])
         found = look_at(file, self.limits, is_nsfw_checked=self.is_nsfw_checked, max_pixels=self.max_pixels)
-        if not isinstance(found, DroppedPicture):
+        if isinstance(found, FetchedPicture):
             return found
+        reason, detail = found
         text = row["candidates"][0]["image"]["texts"][0]["text"]
-        example = {"image": printable(file.url, 300), "text": printable(text, 200), "detail": found.detail}
-        counts.drop(found.reason.value, example)
+        example = {"image": printable(file.url, 300), "text": printable(text, 200), "detail": detail}
+        counts.drop(reason.value, example)
         return None
 
     def _natural(self, pictures: list[FetchedPicture | None], counts: Counts) -> list[FetchedPicture | None]:

@@ -4,7 +4,9 @@ All others are roibeam's; the published ones that they are based on are named (D
 `baselines/apply_filter.py`; OBELICS: arXiv:2306.16527).
 """
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 # py3langid's codes of languages with a list of wordfreq's and with blanks between words.
 LANGUAGES = (
@@ -13,16 +15,14 @@ LANGUAGES = (
 )
 
 
-def _check_at_most(most: float, **values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= value <= most:  # NaN, too
-            raise ValueError(f"{name} must be 0 to {most:g}, got {value:g}")
-
-
-def _check_not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if not value >= 0:
-            raise ValueError(f"{name} must be 0 or more, got {value:g}")
+def _check(thresholds: Any, *names: str, least: float = 0, most: float = math.inf) -> None:
+    """ValueError for a threshold that is outside this range, or NaN."""
+    for name in names:
+        value = getattr(thresholds, name)
+        if not least <= value <= most:
+            raise ValueError(
+                f"{name} must be {least:g} {'or more' if most == math.inf else f'to {most:g}'}, got {value:g}"
+            )
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class LanguageThresholds:
     read_chars: int = 1000
 
     def __post_init__(self) -> None:
-        _check_at_most(1, min_score=self.min_score)
-        _check_not_negative(min_chars=self.min_chars, read_chars=self.read_chars)
+        _check(self, "min_score", most=1)
+        _check(self, "min_chars", "read_chars")
         if self.language not in LANGUAGES:
             raise ValueError(f"language must be one of {', '.join(LANGUAGES)}, got {self.language!r}")
 
@@ -69,11 +69,8 @@ class ImageThresholds:
     near_sentences: int = 3
 
     def __post_init__(self) -> None:
-        _check_not_negative(
-            min_declared_px=self.min_declared_px, near_chars=self.near_chars, near_sentences=self.near_sentences
-        )
-        if not self.max_declared_aspect >= 1:
-            raise ValueError(f"max_declared_aspect must be 1 or more, got {self.max_declared_aspect:g}")
+        _check(self, "min_declared_px", "near_chars", "near_sentences")
+        _check(self, "max_declared_aspect", least=1)
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,8 @@ class TextThresholds:
     unknown_zipf: float = 1.5  # a word of a lower Zipf frequency (wordfreq) is unknown
 
     def __post_init__(self) -> None:
-        _check_at_most(
-            1, min_letter_share=self.min_letter_share, max_number_share=self.max_number_share,
-            max_repeat_share=self.max_repeat_share, max_unknown_share=self.max_unknown_share,
-        )  # fmt: skip
-        _check_not_negative(min_words=self.min_words, min_chars=self.min_chars, unknown_zipf=self.unknown_zipf)
+        _check(self, "min_letter_share", "max_number_share", "max_repeat_share", "max_unknown_share", most=1)
+        _check(self, "min_words", "min_chars", "unknown_zipf")
         for least, most in (("min_words", "max_words"), ("min_chars", "max_chars")):
             if getattr(self, least) > getattr(self, most):
                 raise ValueError(f"{least} is {getattr(self, least)} and {most} {getattr(self, most)}: no text passes")
@@ -115,8 +109,8 @@ class PictureThresholds:
     max_racy: float = 0.7
 
     def __post_init__(self) -> None:
-        _check_at_most(KEEPS_RACY, max_nsfw=self.max_nsfw, max_racy=self.max_racy)
-        _check_not_negative(larger_than_px=self.larger_than_px)
+        _check(self, "max_nsfw", "max_racy", most=KEEPS_RACY)
+        _check(self, "larger_than_px")
 
     def is_unfit(self, nsfw: float, racy: float) -> bool:
         """Whether a picture of these scores is dropped as porn or racy."""
@@ -132,9 +126,8 @@ class AggregationThresholds:
     max_phash_bits: int = 4
 
     def __post_init__(self) -> None:
-        _check_at_most(16, max_phash_bits=self.max_phash_bits)  # photos of two things differ in 32, give or take 6
-        if self.max_images_per_text < 1:
-            raise ValueError(f"max_images_per_text must be 1 or more, got {self.max_images_per_text}")
+        _check(self, "max_phash_bits", most=16)  # photos of two things differ in 32, give or take 6
+        _check(self, "max_images_per_text", least=1)
 
 
 @dataclass(frozen=True)

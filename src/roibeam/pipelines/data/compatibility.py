@@ -118,12 +118,12 @@ def check_width(config: ReadsRegions, record: RegionRecord, *, box_numbers: bool
     )
 
 
-def check_vocabulary(config: ReadsRegions, tokenizer: CaptionTokenizer) -> None:
+def check_vocabulary(config: ReadsRegions, tokenizer: CaptionTokenizer, cure: str = "set vocab_size") -> None:
     """Raises ValueError when the tokenizer has pieces that the model does not know."""
     if config.vocab_size < tokenizer.vocab_size:
         raise ValueError(
             f"the tokenizer ({tokenizer.description}) has {tokenizer.vocab_size} pieces, the model was made for "
-            f"{config.vocab_size}; set vocab_size"
+            f"{config.vocab_size}; {cure}"
         )
 
 

@@ -174,7 +174,8 @@ class ToyWeb(FolderBesideWorld):
         mark_shared(pages)
         truth = "".join(json.dumps(page, ensure_ascii=True) + "\n" for page in pages)
         images, pairs = _image_labels(pages), _pair_labels(pages)
-        listed = "".join(f"{kind}\t{file}\n" for file, kind in _first_kinds(pages).items())
+        first = {f"{PAGES_FOLDER}/{page['picture']['file']}": page["kind"] for page in reversed(pages)}
+        listed = "".join(f"{kind}\t{file}\n" for file, kind in first.items())
         for name, text in (
             (TRUTH_NAME, truth), (IMAGES_NAME, images), (PAIRS_NAME, pairs), (PICTURES_NAME, listed),
         ):  # fmt: skip
@@ -190,10 +191,6 @@ def _is_evaluated(index: int) -> bool:
     """Whether results for captions are reported on a picture of the world."""
     place = place_of(index)
     return place.split == "test" and place.dataset in ("coco", "flickr30k")
-
-
-def _first_kinds(pages: Iterable[dict[str, Any]]) -> dict[str, str]:
-    return {f"{PAGES_FOLDER}/{page['picture']['file']}": page["kind"] for page in reversed(list(pages))}
 
 
 def _image_labels(pages: Iterable[dict[str, Any]]) -> str:

@@ -16,7 +16,38 @@ from roibeam.model.common.losses import SumCount
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
 from roibeam.model.inputs import VLBatch
 from roibeam.model.vlbert.embeddings import VLBertImageElements
-from roibeam.model.vlbert.tasks import JoinedText, VLBertForReferring, VLBertForVcr, VLBertForVqa, join_question_answer
+from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
+
+
+class JoinedText(NamedTuple):
+    """(B, T) of rows of text, padded with zeros at the end; tags are numbers of pieces, 0 at special ones."""
+
+    ids: Tensor
+    segments: Tensor
+    mask: Tensor
+    tags: Tensor
+
+
+def _joined(case: VLBertCase, question_BQ2: Tensor, answer_BA2: Tensor, order: str) -> JoinedText:
+    """[CLS] question [SEP] answer [SEP], as the release's `prepare_text_from_qa`, of pieces with their tags; a piece is
+    real where its id is above 0, padding comes last.
+
+    Args:
+        order: "question_answer"; "answer_question", where the question is the second segment; "one_sentence", without
+            [SEP] and segment between.
+    """
+    first, second = (answer_BA2, question_BQ2) if order == "answer_question" else (question_BQ2, answer_BA2)
+    begin, end = (first.new_tensor([[[case.token(name), 0]]]).expand(len(first), 1, 2) for name in ("[CLS]", "[SEP]"))
+    sentences = [(begin, first, second, end)] if order == "one_sentence" else [(begin, first, end), (second, end)]
+    parts = [torch.cat(each, dim=1) for each in sentences]
+    segments = torch.cat([torch.full_like(part[..., 0], number) for number, part in enumerate(parts)], dim=1)
+    ids, tags = torch.cat(parts, dim=1).unbind(dim=-1)
+    real = ids > 0
+    # Real pieces move to the front in their order.
+    places = (~real).long().argsort(dim=1, stable=True)[:, : int(real.sum(dim=1).max())]
+    mask = real.gather(1, places)
+    ids, segments, tags = (part.gather(1, places) * mask for part in (ids, segments, tags))
+    return JoinedText(ids, segments, mask, tags)
 
 
 class TaskInputs(NamedTuple):
@@ -84,7 +115,8 @@ TASKS: dict[str, tuple[Callable[[Any], nn.Module], Callable[[Any, VLBertCase], T
 def _one_text(
     case: VLBertCase, elements: VLBertImageElements, question: Tensor, answer: Tensor, order: str
 ) -> TaskInputs:
-    text = join_question_answer(question, answer, cls_id=case.token("[CLS]"), sep_id=case.token("[SEP]"), order=order)
+    untagged = [torch.stack([pieces, torch.zeros_like(pieces)], dim=-1) for pieces in (question, answer)]
+    text = _joined(case, untagged[0], untagged[1], order)
     hw = case.image_hw(len(question))
     return TaskInputs(text, elements, batch_of((text.ids, text.mask, text.segments), elements[:3], hw))
 
@@ -121,7 +153,7 @@ def task_checks(arrays: ModelArrays, kind: str) -> Iterator[Check]:
     texts = {"text_input_ids": text.ids, "text_token_type_ids": text.segments, "text_mask": text.mask}
     for name, part in {**texts, "text_tags": text.tags}.items():
         yield from case.exact(name, part.reshape(*lead, part.shape[1]) if lead else part)
-    yield from case.exact("answer_position", text.before_last)
+    yield from case.exact("answer_position", text.mask.sum(dim=1) - 2)
     yield from case.state_checks(text.mask, elements.mask)
     if "in/gt_box" in arrays:
         yield from target_checks(arrays, elements.boxes, elements.mask, arrays.floats("in/label", *elements.mask.shape))
@@ -159,15 +191,7 @@ def _choice_texts(case: VLBertCase, question: Tensor, answers: Tensor, count: in
     order = "answer_question" if case.network.get("ANSWER_FIRST", False) else "question_answer"
     if case.network.get("QA_ONE_SENT", False):
         order = "one_sentence"
-    return join_question_answer(
-        both[0][..., 0],
-        both[1][..., 0],
-        cls_id=case.token("[CLS]"),
-        sep_id=case.token("[SEP]"),
-        question_tags=both[0][..., 1],
-        answer_tags=both[1][..., 1],
-        order=order,
-    )
+    return _joined(case, both[0][..., :2], both[1][..., :2], order)
 
 
 def _words_of_regions(tags_BT: Tensor, regions: int) -> Tensor:

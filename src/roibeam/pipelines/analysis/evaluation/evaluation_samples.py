@@ -23,7 +23,7 @@ from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_float32, collate
 from roibeam.pipelines.data.captions.corpus import Corpus
-from roibeam.pipelines.data.compatibility import check_width
+from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, EncodedCaption
 
 MASK_PROBABILITY = 0.15
@@ -99,11 +99,7 @@ class EvaluationSamples:
         features: Callable[[VLBatch], VLBatch] | None = None,
         as_read: Callable[[RegionRecord], RegionRecord] | None = None,
     ) -> None:
-        if tokenizer.vocab_size > config.vocab_size:
-            raise ValueError(
-                f"the tokenizer ({tokenizer.description}) has {tokenizer.vocab_size} pieces, the model was made for "
-                f"{config.vocab_size}; name the tokenizer it was trained with (--tokenizer)"
-            )
+        check_vocabulary(config, tokenizer, "name the tokenizer it was trained with (--tokenizer)")
         self.objective = region_objective(config)
         self.config, self._tokenizer, self._features = config, tokenizer, features
         self._as_read = as_read or (lambda record: record)

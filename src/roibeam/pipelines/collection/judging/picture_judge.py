@@ -27,7 +27,7 @@ from roibeam.pipelines.collection.judging.boosted_model import (
     train_boosted,
 )
 from roibeam.pipelines.collection.judging.requests import TrainImagesRequest
-from roibeam.pipelines.collection.judging.training_rows import LabelledPicture, read_labelled_images
+from roibeam.pipelines.collection.judging.training_rows import read_labelled_images
 from roibeam.pipelines.collection.pairs import FetchedPicture
 from roibeam.pipelines.common.console.progress import Progress, Unit
 from roibeam.pipelines.data.image_table import ImageFinder
@@ -284,29 +284,29 @@ def train_images(request: TrainImagesRequest) -> TrainedJudge:
 
 
 def _train(
-    request: TrainImagesRequest, rows: list[LabelledPicture], regions: StoredRegions | None, width: int = 0
+    request: TrainImagesRequest, rows: list[tuple[Path, bool]], regions: StoredRegions | None, width: int = 0
 ) -> TrainedJudge:
     found, pooled_NF, left_out = [], [], dict.fromkeys((_NO_FILE, _BROKEN, _NOT_STORED), 0)
-    kept: list[LabelledPicture] = []
+    kept: list[tuple[str, bool]] = []
     nothing = None if regions is None else np.zeros(width + 1)
     with Progress("reading pictures", len(rows), _PICTURES) as progress:
-        for row in progress.counting(rows):
-            record = None if regions is None else regions.records([str(row.path)])[0]
+        for path, label in progress.counting(rows):
+            record = None if regions is None else regions.records([str(path)])[0]
             if regions is not None and record is None:
                 left_out[_NOT_STORED] += 1
                 continue
             try:
-                found.append(picture_features(row.path.read_bytes(), record, nothing))
+                found.append(picture_features(path.read_bytes(), record, nothing))
             except (ValueError, OSError) as error:
                 left_out[_NO_FILE if isinstance(error, FileNotFoundError) else _BROKEN] += 1
                 continue
-            kept.append(row)
+            kept.append((str(path), label))
             pooled_NF.append(pooled_feature(record, width))
     if not kept:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count)
-        raise ValueError(f"{request.labels}: none of its pictures can be used: {reasons}; the first is {rows[0].path}")
-    features, labels = np.array(found), np.array([row.label for row in kept])
-    groups = [str(row.path) for row in kept]
+        raise ValueError(f"{request.labels}: none of its pictures can be used: {reasons}; the first is {rows[0][0]}")
+    features, labels = np.array(found), np.array([label for _, label in kept])
+    groups = [path for path, _ in kept]
     held = np.array([is_held_out(group) for group in groups])
     pooled = None
     if regions is not None:

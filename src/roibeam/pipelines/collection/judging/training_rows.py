@@ -23,14 +23,6 @@ LABELLED = "labelled"
 
 
 @dataclass(frozen=True)
-class LabelledPicture:
-    """A labelled picture; `path` is absolute, or below the folder of the CSV."""
-
-    path: Path
-    label: bool
-
-
-@dataclass(frozen=True)
 class TrainedPair:
     """
     Attributes:
@@ -48,10 +40,13 @@ class TrainedPair:
     page: str = ""
 
 
-def read_labelled_images(path: Path) -> list[LabelledPicture]:
-    """Reads the columns image and label ("natural" or "not"). Raises ValueError for any other file, with the line."""
+def read_labelled_images(path: Path) -> list[tuple[Path, bool]]:
+    """Reads the columns image and label ("natural" or "not"). Raises ValueError for any other file, with the line.
+
+    Paths are absolute, or below the folder of the CSV.
+    """
     rows = _rows(path, ("image", "label"), IMAGE_LABELS)
-    return [LabelledPicture(path.parent / row["image"], IMAGE_LABELS[row["label"]]) for row in rows]
+    return [(path.parent / row["image"], IMAGE_LABELS[row["label"]]) for row in rows]
 
 
 def read_labelled_texts(path: Path) -> list[TrainedPair]:
