@@ -297,7 +297,7 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
     has_grid = bool(getattr(work.detector.config, "grid", ""))
     config: dict[str, Any] = {
         "source": source_facts(work),
-        "detector": asdict(work.detector),
+        "detector": work.detector.to_json(),
         "conventions": "detectron2's own"
         if isinstance(work.detector.config, Detectron2Config)
         else conventions_name(asdict(work.detector.conventions)),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self, TypeVar
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.fast.modes import mode_named
-from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.config import DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.weights.detector_choice import Detectron2Config
 
@@ -44,9 +44,14 @@ class DetectorSpec:
         if isinstance(self.config, Detectron2Config) and self.mode != "exact":
             raise ValueError(f"mode {self.mode}: a network of detectron2's computes in float32; leave --precision out")
 
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads."""
+        parts = {name: written_settings(getattr(self, name)) for name in ("config", "selection", "conventions")}
+        return asdict(self) | parts
+
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Self:
-        """The spec that a store's manifest records (`config.detector`), as `dataclasses.asdict` gave it."""
+        """The spec that a store's manifest records (`config.detector`), as `to_json` gave it."""
         of_detectron2 = "file" in recorded.get("config", {})
         inner: dict[str, type[Any]] = {
             "config": Detectron2Config if of_detectron2 else DetectorConfig,

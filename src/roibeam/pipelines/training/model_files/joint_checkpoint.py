@@ -22,6 +22,7 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roibeam.extraction.network.config import written_settings
 from roibeam.extraction.network.state import check_state
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.training.batch import DetectionBatch
@@ -150,8 +151,8 @@ def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None)
         "end_to_end": asdict(joint.choices),
         "model": dict(model),
         "region_encoder": {
-            "detector": asdict(encoder.config),
-            "conventions": asdict(encoder.conventions),
+            "detector": written_settings(encoder.config),
+            "conventions": written_settings(encoder.conventions),
             "frozen_stages": list(encoder.frozen_stages),
             **({"mask_channels": encoder.mask_channels} if encoder.mask_channels else {}),
         },
