@@ -186,7 +186,7 @@ def test_a_folder_may_ask_for_closer_values_never_for_looser_ones(with_photos: P
     [
         ("roi_box_head", "pooler_resolution", 7, "pooler_resolution is 7, not computed here; expected 14"),
         ("roi_box_head", "cls_agnostic_bbox_reg", True, "not computed here; expected False"),
-        ("resnets", "depth", 152, "depth is 152"),
+        ("resnets", "depth", 153, "depth is 153"),
         ("resnets", "res2_out_channels", 256, "res2_out_channels is 256, not computed here; expected 64"),
         ("rpn", "nms_thresh", "high", "expected a number"),
         ("rpn", "post_nms_topk_test", 20.5, "whole number"),

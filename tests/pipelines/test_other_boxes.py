@@ -2,7 +2,6 @@
 refused."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from captioned_records import FakeStore
 from tiny_commands import Cli, Pictures, digest, extract, ok, one_line, tiny_run
 
+from roibeam.extraction.network.config import written_settings
 from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.store import FeatureStore
@@ -154,7 +154,9 @@ def test_a_digest_alone_tells_whether_only_a_published_selection_or_the_dtype_di
     with pytest.raises(ValueError, match="if only the boxes differ, put that store back"):
         check_feature_space(found, of_kept_store(regions="given"))
     read = provenance.read_json_object
-    vilbert = of_kept_store(regions=json.loads(json.dumps(asdict(SELECTIONS["vilbert"]))), feature_dtype="float32")
+    vilbert = of_kept_store(
+        regions=json.loads(json.dumps(written_settings(SELECTIONS["vilbert"]))), feature_dtype="float32"
+    )
 
     def of_vilbert(path: Path) -> dict[str, Any]:
         found = read(path)

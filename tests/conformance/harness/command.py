@@ -4,6 +4,8 @@ Prints for each array its largest error, what is allowed, and whether it fits. A
 minute. A case whose photos are missing is listed as not run. See docs/fidelity.md.
 """
 
+from __future__ import annotations
+
 import argparse
 import math
 from collections.abc import Sequence

@@ -191,26 +191,6 @@ CONFIGS = MappingProxyType(
         "vg-r101-c4": DetectorConfig(),
         # The same at the size of the original and of MILVLG's port, which the weights were trained with.
         "vg-r101-c4-600": DetectorConfig(short_edge=600, long_edge=1000),
-        # MILVLG's deeper one.
-        "vg-r152-c4-600": DetectorConfig(depth=152, short_edge=600, long_edge=1000),
-        # VinVL's ResNeXt.
-        "vinvl-x152-c4": DetectorConfig(
-            depth=152,
-            num_classes=1594,
-            num_attributes=524,
-            anchor_sizes=(32, 64, 128, 256, 512),
-            rpn_hidden_channels=1024,
-            short_edge=600,
-            long_edge=1000,
-            groups=32,
-            width_per_group=8,
-        ),
-        # Those of grid features: a detector's network without its heads.
-        "grid-r50": DetectorConfig(
-            depth=50, num_classes=0, num_attributes=0, short_edge=600, long_edge=1000, grid="all"
-        ),
-        "grid-x101": _GRID_X101,
-        "grid-x152": dataclasses.replace(_GRID_X101, depth=152),
         # The reduced network of goldens/detector (config_small.json): seconds become milliseconds, in tests and demos.
         "small": DetectorConfig(
             depth=50,
@@ -242,6 +222,26 @@ CONFIGS = MappingProxyType(
             short_edge=352,
             long_edge=528,
         ),
+        # MILVLG's deeper one.
+        "vg-r152-c4-600": DetectorConfig(depth=152, short_edge=600, long_edge=1000),
+        # VinVL's ResNeXt.
+        "vinvl-x152-c4": DetectorConfig(
+            depth=152,
+            num_classes=1594,
+            num_attributes=524,
+            anchor_sizes=(32, 64, 128, 256, 512),
+            rpn_hidden_channels=1024,
+            short_edge=600,
+            long_edge=1000,
+            groups=32,
+            width_per_group=8,
+        ),
+        # Those of grid features: a detector's network without its heads.
+        "grid-r50": DetectorConfig(
+            depth=50, num_classes=0, num_attributes=0, short_edge=600, long_edge=1000, grid="all"
+        ),
+        "grid-x101": _GRID_X101,
+        "grid-x152": dataclasses.replace(_GRID_X101, depth=152),
     }
 )
 
