@@ -27,7 +27,10 @@ from roibeam.pipelines.common.console.request_options import (
 )
 from roibeam.pipelines.data.compatibility import MIN_MATCH, HeldOutOptions
 
-PRESET_NAMES = "butd-10-100, butd-36, milvlg, vinvl, lxmert, d2, vl-bert, vilbert, visualbert, imagebert or interbert"
+PRESET_NAMES = (
+    "butd-10-100, butd-36, milvlg, milvlg-r152, vinvl, vinvl-demo, lxmert, d2, vl-bert, vilbert, visualbert, imagebert "
+    "or interbert"
+)
 # Values of `--precision`, and the modes of `roibeam.extraction.fast.modes` that compute so.
 _MODES = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
 
@@ -77,8 +80,8 @@ class DetectorOptions:
     """
 
     detector: Annotated[str | None, option(
-        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, grid-x101. Or of "
-        "detectron2: mask-rcnn-r101-fpn, a .yaml.", "NAME", DETECTOR, default="that of the preset",
+        "toy, a folder of `roibeam detector train`, sizes (vg-r101-c4-600, r2c-r50, grid-x101, ...), or of detectron2 "
+        "(mask-rcnn-r101-fpn, a .yaml).", "NAME", DETECTOR, default="that of the preset",
     )] = None  # fmt: skip
     preset: Annotated[str | None, option(
         f"Whose published features to make: {PRESET_NAMES}.", "NAME", DETECTOR,
