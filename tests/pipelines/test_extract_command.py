@@ -354,16 +354,27 @@ def test_the_output_of_another_run_is_refused(
     assert files(out) == before
 
 
+@pytest.mark.parametrize(
+    ("begun", "recorded"),
+    [
+        (("--conventions", "d2", "--selection", "vl-bert"), "conventions d2, photos at 48/80, selection vl-bert"),
+        # A field that a record leaves out has its default, not that of the nearest preset.
+        (
+            ("--conventions", "vinvl", "--selection", "vinvl", "--set", "conventions.nms_sides=box_sides"),
+            "conventions vinvl, but nms_sides box_sides, photos at 48/80, selection vinvl",
+        ),
+    ],
+)
 def test_a_store_goes_on_with_what_it_recorded_where_nothing_is_named(
-    roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path
+    roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path, begun: tuple[str, ...], recorded: str
 ) -> None:
-    out, begun = tmp_path / "store", ("--conventions", "d2", "--selection", "vl-bert")
+    out = tmp_path / "store"
     ok(extract(samples, out, *begun))
     before = files(out)
     again = ok(roibeam("extract", samples, out, "--weights", "random:1"))
     assert "nothing to do" in again.out
-    recorded = "conventions d2, photos at 48/80, selection vl-bert, but max_regions 12"
-    assert again.err.splitlines()[0] == f"{out} goes on with the settings it recorded: {recorded}"
+    goes_on = f"{out} goes on with the settings it recorded: {recorded}, but max_regions 12"
+    assert again.err.splitlines()[0] == goes_on
     kept = {name: told for name, told in before.items() if name.startswith(("part", "plan", "manifest"))}
     assert kept.items() <= files(out).items()
     # What is named counts, and must be what is there.

@@ -98,6 +98,7 @@ def build_global_feature(spec: str, *, device: str | torch.device = "cpu") -> Gl
             `random:<seed>` for tests.
     Raises:
         ValueError: for an unknown network, or a file that is not exactly that network's.
+        OSError: if the file cannot be fetched.
     """
     name, equals, weights = spec.partition("=")
     if name not in GLOBAL_NETWORKS or not equals or not weights:

@@ -352,6 +352,7 @@ def load_encoder_weights(spec: str, encoder: RegionEncoder, *, cache_dir: Path |
         cache_dir: folder of fetched files; None means `default_cache_dir()`.
     Raises:
         ValueError: if the file cannot be read as tensors or its ResNet is not exactly the encoder's; all is listed.
+        OSError: if it cannot be fetched.
     """
     expected = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(_OF_MASKS)}
     found = part_state(spec, expected, cache_dir=cache_dir)

@@ -48,7 +48,11 @@ Encoding = Literal["latin1", "bytes"]
 
 
 def load_pickle(path: str | os.PathLike[str], *, encoding: Encoding = "latin1") -> Any:
-    """The plain data of a pickle file; see `loads_pickle`. Raises UnsafePickleError naming the file."""
+    """The plain data of a pickle file; see `loads_pickle`. Raises UnsafePickleError naming the file.
+
+    Raises:
+        OSError: when the file cannot be read.
+    """
     return loads_pickle(Path(path).read_bytes(), source=str(path), encoding=encoding)
 
 

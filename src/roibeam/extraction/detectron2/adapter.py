@@ -354,6 +354,7 @@ def build_detectron2_detector(
         layer: of an FPN network "fc6" (VisualBERT on NLVR2, Pythia) or "fc7"; None for fc6, or for a C4 network.
     Raises:
         ValueError: without detectron2, for a config that gives another network, or weights that do not fit.
+        OSError: if the weights cannot be fetched.
     """
     if isinstance(selection, str) and selection not in SELECTIONS:
         raise ValueError(f"selection {selection!r} is unknown; there are {', '.join(SELECTIONS)}")

@@ -343,6 +343,7 @@ PROPOSAL_FIELDS = (
     "proposal_filter",
     "min_proposal_side",
     "nms_comparison",
+    "nms_sides",
 )
 
 # Published short edge and limit of the long edge, pixels; sizes are in `DetectorConfig`.

@@ -302,6 +302,8 @@ def header_hw(path: str, *, exif_orientation: str) -> tuple[int, int] | None:
         exif_orientation: "applied" or "ignored", as of `decode_image`.
     Returns:
         None if only decoding determines them.
+    Raises:
+        OSError: if it cannot be read.
     """
     # A pipe would block until another process writes into it.
     if not stat.S_ISREG(Path(path).stat().st_mode):

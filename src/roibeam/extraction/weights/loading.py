@@ -165,6 +165,7 @@ def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None
     Raises:
         ValueError: if the file cannot be read as tensors, is of no known family, or its tensors are not exactly the
             detector's.
+        OSError: if it cannot be fetched.
     """
     _load(spec, None if random_seed(spec) is not None else read_named(spec, cache_dir=cache_dir), detector)
 
@@ -207,6 +208,7 @@ def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | N
         exactly the names of `expected`, float32.
     Raises:
         ValueError: as `load_weights`. The file's proposal network and heads are not checked, all of its ResNet is.
+        OSError: if it cannot be fetched.
     """
     if (seed := random_seed(spec)) is not None:
         return random_state({name: tuple(value.shape) for name, value in expected.items()}, seed)
@@ -358,6 +360,7 @@ def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) ->
         to: key of `FORMATS`; "vlbert" keeps the ResNet only.
     Raises:
         ValueError: as `load_weights`, and for an `out` that exists, has no folder or another suffix than the format.
+        OSError: if a file cannot be read or written.
     """
     target = FORMATS[to]
     check_written_file(out, to)

@@ -121,6 +121,7 @@ def fetch_weights(spec: str, *, cache_dir: Path | None = None) -> Path:
         cache_dir: for https and remote filesystems; None means `default_cache_dir()`.
     Raises:
         ValueError: if there is no such file, the checksum differs or the form is unknown.
+        OSError: if the network or the filesystem fails.
     """
     if spec.startswith("hf:"):
         return fetch_from_hub(spec)
@@ -346,6 +347,7 @@ def container_of(path: Path) -> str:
 
     Raises:
         ValueError: one line, if the file is of no known kind, or is cut off.
+        OSError: if it cannot be read.
     """
     suffix = path.suffix.lower()
     if path.is_dir():

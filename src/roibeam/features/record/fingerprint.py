@@ -24,7 +24,7 @@ PROPOSAL_PARTS = {
     "config": ("proposals_before_nms", "proposals_after_nms", "proposal_nms_iou"),
     "conventions": (
         "anchor_sides", "anchor_offset", "proposal_delta_weights", "proposal_filter", "min_proposal_side",
-        "nms_comparison",
+        "nms_comparison", "nms_sides",
     ),
 }  # fmt: skip
 # Choice of boxes, and precision of the stored features.

@@ -191,6 +191,7 @@ class RegionRecord:
             (scale * height, scale * width, 3) uint8, channel order B, G, R.
         Raises:
             ValueError: when the photo is no image or has another size than the record.
+            OSError: when it cannot be read.
         """
         image_hw = (self.height, self.width)
         return draw_regions(

@@ -501,6 +501,7 @@ def unfinished_run(folder: OutputFolder, manifest: StoreManifest) -> UnfinishedR
         manifest: of the store in `folder`.
     Raises:
         ValueError: naming plan.json, when it is damaged or no plan of an extraction.
+        OSError: when it cannot be read.
     """
     if manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) or "copy" in manifest.config:
         return None

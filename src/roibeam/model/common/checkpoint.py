@@ -188,7 +188,7 @@ def without_copies(official: Mapping[str, Tensor], copies: Mapping[str, str]) ->
     which is the word embedding; raises ValueError if two differ."""
     for copy, first in copies.items():
         if copy in official and (first not in official or not official[copy].equal(official[first])):
-            raise ValueError(f"{copy} differs from {first}; here the two are one tensor")
+            raise ValueError(f"{copy} differs from {first}; in such a checkpoint the two are one tensor")
     return {name: tensor for name, tensor in official.items() if name not in copies}
 
 

@@ -53,5 +53,5 @@ def look_at_photo(photo: Path, out: Path | None, detector: DetectorOptions, *, n
         scale=looking_scale((record.height, record.width)),
     )
     write_picture(picture, drawn)
-    view = view_of(record, names.classes, names.attributes, num_regions=num_regions)
+    view = view_of(record, names.classes, names.attributes, has_classes=found.has_classes, num_regions=num_regions)
     return Looked(view, picture, found.note, found.device)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +20,7 @@ from roibeam.extraction.network.config import CONFIGS, DetectorConfig, written_s
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
     CONVENTIONS_OF_SIZES,
+    PROPOSAL_FIELDS,
     SELECTIONS,
     Conventions,
     SelectionPolicy,
@@ -36,12 +37,18 @@ def conventions_name(conventions: Mapping[str, Any]) -> str:
     Args:
         conventions: fields of `Conventions`, as a dict or as read from JSON; some may be missing (given boxes).
     """
-    return _name(conventions, {name: asdict(preset) for name, preset in CONVENTIONS.items()})
+    return _name(_with_defaults(Conventions, conventions), {name: asdict(each) for name, each in CONVENTIONS.items()})
 
 
 def selection_name(selection: Mapping[str, Any]) -> str:
     """`conventions_name` for the fields of a `SelectionPolicy`: "butd-36" or "butd-36, but max_regions 12"."""
-    return _name(selection, {name: asdict(preset) for name, preset in SELECTIONS.items()})
+    return _name(_with_defaults(SelectionPolicy, selection), {name: asdict(each) for name, each in SELECTIONS.items()})
+
+
+def _with_defaults(kind: type[Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """With the `added` fields, which a record leaves out at their default; those of proposals may be missing."""
+    left_out = {each.name: each.default for each in fields(kind) if "added" in each.metadata}
+    return {name: value for name, value in left_out.items() if name not in PROPOSAL_FIELDS} | dict(recorded)
 
 
 def parts_words(config: DetectorConfig, conventions: Conventions, selection: SelectionPolicy | None) -> str:

@@ -192,6 +192,7 @@ def run_extract(request: ExtractRequest, *, tell: Callable[[str], None] = log.in
         tell: called with each remark for the user, a line.
     Raises:
         ValueError: one line for the user, before anything is written where possible.
+        OSError: if the store cannot be written.
     """
     return extract_work(open_work(request, tell=tell), request.run, tell=tell)
 

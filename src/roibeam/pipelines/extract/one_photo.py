@@ -46,6 +46,7 @@ class DetectedPhoto:
     banner: why boxes and names mean nothing; None where they may mean something.
     detector: which detector looked, in a line.
     device: where it computed.
+    has_classes: whether it has any; else class ids and scores only fill their place.
     """
 
     record: RegionRecord
@@ -54,6 +55,7 @@ class DetectedPhoto:
     banner: Banner | None
     detector: str
     device: DeviceChoice
+    has_classes: bool = True
 
     __repr__ = short_repr
 
@@ -105,7 +107,7 @@ def detect_photo(photo: Path, given: DetectorOptions) -> DetectedPhoto:
     words = choice_words(chosen, given.detector, given.set, with_boxes=False)
     drawn = world_of(str(photo)) is not None
     warning = warning_of(chosen.weights, names.classes, drawn=drawn)
-    return DetectedPhoto(outcome, names, pixels, warning, words, device)
+    return DetectedPhoto(outcome, names, pixels, warning, words, device, has_classes=built.num_classes > 0)
 
 
 BLANK = Path("none")  # in place of a photo

@@ -50,6 +50,7 @@ def extract(
         false when more than 5 % of them failed.
     Raises:
         ValueError: one line: what is unknown, missing or does not fit together.
+        OSError: if something cannot be read or written.
     """
     named = (photos,) if isinstance(photos, str | os.PathLike) else tuple(photos)
     request = ExtractRequest(

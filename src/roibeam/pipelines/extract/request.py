@@ -112,11 +112,6 @@ class DetectorOptions:
     def __post_init__(self) -> None:
         check_lists(self, "set")
 
-    @property
-    def all_settings(self) -> tuple[str, ...]:
-        """Of `set`, and of options that stand for one."""
-        return self.set
-
 
 @renamed(settings="set", vocabulary="vocab", mode="precision and batched")
 @dataclass(frozen=True)
@@ -136,10 +131,6 @@ class RequestedDetector(DetectorOptions):
         "Of grid features: store the means over so many bins, such as 7x7.", "ROWSxCOLUMNS", DETECTOR,
         default="every cell", advanced=True,
     )] = None  # fmt: skip
-
-    @property
-    def all_settings(self) -> tuple[str, ...]:
-        return (*self.set, f"detector.grid={self.grid}") if self.grid else self.set
 
     @property
     def mode(self) -> str:

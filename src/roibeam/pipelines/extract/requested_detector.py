@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
     CONVENTIONS_OF_SIZES,
+    PROPOSAL_FIELDS,
     PUBLISHED_EDGES,
     SELECTIONS,
     Conventions,
@@ -98,7 +99,7 @@ def open_detector(
     used = _as_recorded(chosen, given, recorded)
     if not request.run.json:
         if used == chosen or recorded is None or not recorded.is_that_of(used):
-            tell(choice_words(chosen, given.detector, given.all_settings, with_boxes=with_boxes))
+            tell(choice_words(chosen, given.detector, given.set, with_boxes=with_boxes))
         else:
             selection = None if with_boxes or used.config.grid else used.selection
             words = parts_words(used.config, used.conventions, selection)
@@ -126,7 +127,16 @@ def chosen_detector(given: DetectorOptions) -> ChosenDetector:
 def detector_parts(chosen: ChosenDetector, given: DetectorOptions) -> dict[str, Any]:
     """The sections of a detector as the settings change them."""
     sections = {"detector": chosen.config, "conventions": chosen.conventions, "selection": chosen.selection}
-    return apply_overrides(sections, given.all_settings)
+    grid = getattr(given, "grid", None)
+    if grid is not None and not chosen.config.grid:
+        raise ValueError(f"--grid {grid}: the detector gives no grid; take --detector grid-r50, grid-x101 or grid-x152")
+    if grid is not None and any(setting.strip().startswith("detector.grid=") for setting in given.set):
+        raise ValueError(f"--grid {grid} and --set detector.grid are two values for one thing; give one of them")
+    parts = apply_overrides(sections, given.set)
+    try:
+        return parts if grid is None else {**parts, "detector": replace(parts["detector"], grid=grid)}
+    except ValueError as error:
+        raise ValueError(f"--grid {grid}: {error}") from None
 
 
 def detector_names(chosen: ChosenDetector, given: DetectorOptions, sizes: DetectorConfig) -> Vocabulary:
@@ -164,7 +174,11 @@ def _look_at(given: DetectorOptions) -> None:
 
 def detectron2_parts(config: Detectron2Config, given: DetectorOptions) -> tuple[dict[str, Any], Vocabulary]:
     """The sections of a network of detectron2's as the settings change them, and its names."""
-    for option, value in (("preset", given.preset), ("conventions", given.conventions)):
+    for option, value in (
+        ("preset", given.preset),
+        ("conventions", given.conventions),
+        ("grid", getattr(given, "grid", None)),
+    ):
         if value is not None:
             raise ValueError(
                 f"--{option} {value} does not go with --detector {given.detector}: a network of detectron2's has rules "
@@ -174,7 +188,7 @@ def detectron2_parts(config: Detectron2Config, given: DetectorOptions) -> tuple[
         raise ValueError(f"weights are missing: {given.detector} brings none; give a weight file (--weights FILE)")
     default = PUBLISHED_SELECTIONS.get(config.file, DEFAULT_SELECTION)
     selection = named("selection", given.selection or default, SELECTIONS)
-    parts = apply_overrides({"detector": config, "selection": selection}, given.all_settings)
+    parts = apply_overrides({"detector": config, "selection": selection}, given.set)
     # The number of names that it needs is known from the network only.
     return parts, Vocabulary() if given.vocab is None else read_vocabulary(given.vocab)
 
@@ -200,9 +214,13 @@ def _recorded(plan: Plan) -> _Recorded | None:
         detector, regions = space["detector"], space["regions"]
         # Features of given boxes do not depend on some fields, which are then not recorded.
         nearest = max(CONVENTIONS.values(), key=lambda known: _num_equal(asdict(known), detector["conventions"]))
+        # Those that are `added` are also left out where they have their default.
+        added = {each.name for each in fields(Conventions) if "added" in each.metadata}
+        added -= set(PROPOSAL_FIELDS) if regions in ("given", "grid") else set()
+        unrecorded = {name: value for name, value in asdict(nearest).items() if name not in added}
         return _Recorded(
             dataclass_from_json(DetectorConfig, detector["config"], "config"),
-            dataclass_from_json(Conventions, {**asdict(nearest), **detector["conventions"]}, "conventions"),
+            dataclass_from_json(Conventions, unrecorded | detector["conventions"], "conventions"),
             None if regions in ("given", "grid") else dataclass_from_json(SelectionPolicy, regions, "selection"),
         )
     except (KeyError, TypeError, AttributeError, ValueError):
@@ -224,13 +242,16 @@ def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConf
     sections = {setting.strip().partition(".")[0] for setting in given.set}
     if with_boxes and (given.selection is not None or "selection" in sections):
         notes.append("--selection does nothing with --boxes: every given box is kept")
+    if config.grid and (given.selection is not None or "selection" in sections):
+        notes.append("--selection does nothing with a grid: every cell is kept")
     conventions = conventions_name(asdict(chosen.conventions))
     edges = (config.short_edge, config.long_edge)
     if chosen.preset is not None and edges not in PUBLISHED_EDGES.get(conventions, (edges,)):
         short, long = PUBLISHED_EDGES[conventions][0]
+        usual = "vg-r101-c4" if short == 800 else "vg-r101-c4-600"
+        sizes = next((name for name, own in CONVENTIONS_OF_SIZES.items() if own == conventions), usual)
         notes.append(
             f"photos are resized to {edges[0]}/{edges[1]} pixels (short edge, limit of the long one); published "
-            f"features of the conventions {conventions} come from {short}/{long}, which --detector "
-            f"{'vg-r101-c4' if short == 800 else 'vg-r101-c4-600'} has"
+            f"features of the conventions {conventions} come from {short}/{long}, which --detector {sizes} has"
         )
     return notes

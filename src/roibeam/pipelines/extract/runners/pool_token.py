@@ -30,7 +30,11 @@ def new_token() -> str:
 
 def read_token(path: Path) -> str:
     """The token in a file: one line of at least 16 ASCII letters without spaces. Raises ValueError naming the file, and
-    never what is in it; also where other users may write to it."""
+    never what is in it; also where other users may write to it.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
     with open_regular_file(path) as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         token = file.read(2 * _MOST).strip()

@@ -244,6 +244,7 @@ def copy_store(
     Raises:
         ValueError: when sources do not belong together, a record is damaged (naming it), or `out` holds anything but
             a part of this copy.
+        OSError: when a source cannot be read or `out` not be written.
     """
     start = time.monotonic()
     options = options or CopyOptions()

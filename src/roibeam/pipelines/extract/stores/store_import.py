@@ -91,6 +91,7 @@ def import_features(
     Raises:
         ValueError: when `source` is no such file, `out` holds anything but a part of this import, or the file does not
             fit `num_classes` or `vocab`; when its numbers look as if they were to be read in another way.
+        OSError: when `out` cannot be written.
     """
     start = time.monotonic()
     if dtype not in IMPORT_DTYPES:

@@ -110,6 +110,7 @@ def repair_store(
         ValueError: before anything is written, when the store has no plan, when the detector that its configuration
             names now gives other features than it holds, or when the photos are not there. Before anything is
             published, when a photo is not the one that a broken record was made of.
+        OSError: if the store cannot be written.
     """
     start = time.monotonic()
     store = output_folder(place if is_at_url(place) else Path(place).absolute(), scratch)

@@ -17,11 +17,11 @@ from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.console.overrides import preset
 from roibeam.pipelines.training.parameter_groups import ENCODER_RULES
-from roibeam.pipelines.training.requests import EncoderRequest
 from roibeam.pipelines.training.train_config import TASK_GROUPS
 
 if TYPE_CHECKING:
     from roibeam.extraction.region_encoder import RegionEncoder
+    from roibeam.pipelines.training.requests import EncoderRequest
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
 TOY_ENCODER = "toy"  # of a recipe's toy, by default

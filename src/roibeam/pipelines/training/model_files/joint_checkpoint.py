@@ -291,6 +291,7 @@ def load_official_joint(spec: str, joint: EndToEndModel) -> None:
     Raises:
         ValueError: if the file cannot be read as tensors, holds no image network, or its tensors are not exactly
             those of `joint`.
+        OSError: if it cannot be fetched.
     """
     source = f"weights {spec}"
     official, network = split_official(_tensors(fetch_weights(spec)))

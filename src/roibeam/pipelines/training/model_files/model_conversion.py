@@ -64,6 +64,7 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
         to: one of `DIRECTIONS`; "detector" is the detector of a run end to end that learned from labelled photos too.
     Raises:
         ValueError: for another direction; if the model cannot be read or written so, or reads back differently.
+        OSError: if a disk fails.
     """
     check_converted_output(out, to)
     found = load_model_or_joint(spec, options=options)
