@@ -77,9 +77,11 @@ def region_scores(
     in_photo = conventions.regression_pixels == "photo"
     start, hw = (boxes_photo, size.image_hw) if in_photo else (boxes, size.input_hw)
     regressed = _regress(start, best_deltas, hw, conventions)
-    class_deltas = outputs.box_deltas if with_class_boxes else outputs.box_deltas[:, :0]
-    class_boxes = _regress(start[:, None], class_deltas, hw, conventions)
-    regressed_photo, class_photo = (each if in_photo else scale.to_photo(each) for each in (regressed, class_boxes))
+    regressed_photo = regressed if in_photo else scale.to_photo(regressed)
+    class_photo = boxes.new_zeros(len(boxes), 0, 4)
+    if with_class_boxes:
+        class_boxes = _regress(start[:, None], outputs.box_deltas, hw, conventions)
+        class_photo = class_boxes if in_photo else scale.to_photo(class_boxes)
     attributes = best_attributes(outputs.attribute_logits, conventions)
     return RegionScores(probabilities, boxes_photo, regressed_photo, regressed, class_photo, *attributes)
 

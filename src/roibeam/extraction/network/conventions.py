@@ -234,6 +234,7 @@ _CAFFE = Conventions(
     no_attribute="first",
     attribute_softmax="all",
 )
+_MILVLG = replace(_CAFFE, delta_cap=DELTA_CAP, proposal_filter="clip-nonempty-side-topk", nms_comparison=">=")
 # facebookresearch/grid-feats-vqa on detectron2, configs/R-50-grid.yaml; res5 as its extraction sets it.
 _GRID = replace(
     _HF,
@@ -251,13 +252,10 @@ CONVENTIONS = MappingProxyType(
         "d2": replace(_HF, resize="pil-bilinear"),
         "caffe": _CAFFE,
         # MILVLG/bottom-up-attention.pytorch, "caffe" mode: bua/caffe, with its own NMS on the CPU.
-        "milvlg": replace(_CAFFE, delta_cap=DELTA_CAP, proposal_filter="clip-nonempty-side-topk", nms_comparison=">="),
+        "milvlg": _MILVLG,
         # The same code's R152, a ResNet v2 whose first norm takes the place of a mean.
         "milvlg-r152": replace(
-            _CAFFE,
-            delta_cap=DELTA_CAP,
-            proposal_filter="clip-nonempty-side-topk",
-            nms_comparison=">=",
+            _MILVLG,
             pixel_mean=(0.0, 0.0, 0.0),
             blocks="pre-activation",
             stride_conv="3x3",
