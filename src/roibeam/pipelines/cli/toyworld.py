@@ -90,8 +90,8 @@ def toyworld_command(
     if entities is not None:
         requested["entities"] = ToyEntities(entities, out, seed, num_images)
     given = {"--pages": pages, "--page-kb": page_kb, "--web-port": web_port}
-    if (asked := _web(web, out, seed, num_images, given)) is not None:
-        requested["web"] = asked
+    if (site := _web(web, out, seed, num_images, given)) is not None:
+        requested["web"] = site
     if perfect_store is not None:
         folder = None if tasks is None else Path(tasks)
         requested["perfect_store"] = PerfectStore(perfect_store, out, perception, seed, num_images, folder)
