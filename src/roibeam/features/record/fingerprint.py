@@ -27,8 +27,9 @@ PROPOSAL_PARTS = {
         "nms_comparison", "nms_sides",
     ),
 }  # fmt: skip
-# Choice of boxes, and precision of the stored features.
-CHOICE_PARTS = ("regions", "region_filters", "feature_dtype", "rounded_to")
+# Choice of boxes, and precision of the stored features. "boxes" is what found and named the boxes where a backbone of
+# its own makes the vectors.
+CHOICE_PARTS = ("regions", "region_filters", "feature_dtype", "rounded_to", "boxes")
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ def imported_fingerprint(source_format: str, details: dict[str, Any]) -> Fingerp
 
 def num_classes_of(fingerprint: Fingerprint) -> int | None:
     """Number of foreground classes of a store's detector; None if unknown."""
-    detector = fingerprint.details.get("detector", fingerprint.details)  # of an imported store it is not known
+    details = fingerprint.details
+    detector = details.get("detector", details.get("boxes", details))  # of an imported store it is not known
     count = detector.get("num_classes") if isinstance(detector, dict) else None
     return count if type(count) is int else None
 
