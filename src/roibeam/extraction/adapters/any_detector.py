@@ -150,6 +150,7 @@ class RegionBackbone:
         if self.pool not in network.pools:
             raise ValueError(f"--pool {pool}: {name} gives no map of the photo; take --pool {network.pools[0]}")
         self.feature_dim = network.feature_dim
+        self.cell: tuple[float, float] | None = None  # width and height in pixels of the last photo, of its map
 
     def describe(self) -> dict[str, Any]:
         cells = {"pool": "roi", "cells": POOLED_CELLS} if self.pool == "roi" else {"pool": "crop"}
@@ -162,6 +163,7 @@ class RegionBackbone:
         if self.pool == "roi":
             found = self.network.feature_map(photo)
             values = found.values.float()
+            self.cell = (1 / found.scale[0], 1 / found.scale[1])
             cells = found.cells_of(boxes.to(values.device))
             pooled = roi_align(values, [cells], POOLED_CELLS, sampling_ratio=-1, aligned=True)
             return pooled.mean(dim=(2, 3)).cpu()

@@ -40,7 +40,7 @@ from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.feature_settings import choice_words, conventions_name, parts_words, selection_name
 from roibeam.pipelines.data.shard_plan import Plan
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
-from roibeam.pipelines.extract.request import DetectorOptions, ExtractRequest, RequestedDetector
+from roibeam.pipelines.extract.request import DetectorOptions, ExtractRequest
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
@@ -89,7 +89,7 @@ def open_detector(
     if backbone is not None and not request.run.json:
         tell(f"vectors by {backbone.name}")
     if is_of_others(given, with_boxes=with_boxes):
-        spec, vocabulary = _other_detector(given, threads, with_boxes=with_boxes)
+        spec, vocabulary = other_detector(given, threads, given.mode, with_boxes=with_boxes)
         if not request.run.json:
             boxes = "given boxes" if with_boxes else selection_name(asdict(spec.selection))
             of = " of detectron2" if isinstance(spec.config, Detectron2Config) else ""
@@ -124,8 +124,8 @@ def is_of_others(given: DetectorOptions, *, with_boxes: bool) -> bool:
     return with_boxes and given.backbone is not None and given.detector is given.preset is given.weights is None
 
 
-def _other_detector(
-    given: RequestedDetector, threads: int | None, *, with_boxes: bool
+def other_detector(
+    given: DetectorOptions, threads: int | None, mode: str, *, with_boxes: bool
 ) -> tuple[DetectorSpec, Vocabulary]:
     """The detector of `is_of_others`, without a backbone, and its names."""
     config: Detectron2Config | NamedModel | None = None
@@ -139,7 +139,7 @@ def _other_detector(
         selection = apply_overrides({"selection": selection}, given.set, elsewhere=_SIZED)["selection"]
         vocabulary, weights = Vocabulary(None if config is None else config.names()), ""
     conventions = CONVENTIONS["d2"]
-    return DetectorSpec(config, selection, weights, given.device, threads, conventions, given.mode), vocabulary
+    return DetectorSpec(config, selection, weights, given.device, threads, conventions, mode), vocabulary
 
 
 _SIZED = ("detector", "backbone")  # sections of `--set` with the field longest_side
