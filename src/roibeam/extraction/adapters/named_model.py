@@ -15,7 +15,7 @@ import hashlib
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 KINDS = ("torchvision", "hf", "python")
 MODES = ("exact", "tf32", "bf16")  # of roibeam.extraction.fast.modes
@@ -134,6 +134,20 @@ class NamedModel:
     def _library(self) -> Any:
         files: dict[str, str] = {"torchvision": "torchvision_models", "hf": "hugging_face", "python": "user_functions"}
         return import_module(f"roibeam.extraction.adapters.{files[self.kind]}")
+
+
+class OtherModels(TypedDict, total=False):
+    """Arguments of `build_detector` and `roibeam.extract`, as the command has them: where the vectors come from.
+
+    Attributes:
+        backbone, backbone_weights, pool: as `NamedModel.name`, `weights` and `pool`.
+        queries: texts that a zero-shot detector looks for; the path of a file with one a line.
+    """
+
+    backbone: str
+    backbone_weights: str
+    pool: str
+    queries: str | Path
 
 
 def is_named_model(name: object) -> bool:
