@@ -69,7 +69,7 @@ def extract(
             backbone_weights=others.get("backbone_weights"),
             pool=others.get("pool"),
             queries=_text(others.get("queries")),
-        ),  # fmt: skip
+        ),
         run=RunOptions(workers=workers),
     )
     with _quiet_beam():
