@@ -266,9 +266,7 @@ class BackboneDetector:
         backbone: gives the vectors.
     """
 
-    def __init__(
-        self, detector: RegionDetector | None, backbone: RegionBackbone, *, device: str, mode: str
-    ) -> None:
+    def __init__(self, detector: RegionDetector | None, backbone: RegionBackbone, *, device: str, mode: str) -> None:
         self.detector, self.backbone, self.mode, self.device = detector, backbone, mode, torch.device(device)
         self.feature_dim = backbone.feature_dim
         self.num_classes = 0 if detector is None else detector.num_classes
