@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from roibeam.extraction.adapters.named_model import NamedModel
+from roibeam.extraction.adapters.named_model import MODES, NamedModel
 from roibeam.extraction.detector import RegionDetector
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
 from roibeam.extraction.network.config import written_settings
@@ -35,7 +35,6 @@ from roibeam.extraction.regions import (
     plain_json,
 )
 
-MODES = ("exact", "tf32", "bf16")
 POOLED_CELLS = 7  # of RoIAlign on a backbone's map, a side
 CROPS_AT_ONCE = 8  # one shape for every pass: a vector does not depend, bit for bit, on how many boxes there are
 
@@ -151,6 +150,7 @@ class RegionBackbone:
         if self.pool not in network.pools:
             raise ValueError(f"--pool {pool}: {name} gives no map of the photo; take --pool {network.pools[0]}")
         self.feature_dim = network.feature_dim
+        self.cell: tuple[float, float] | None = None  # width and height in pixels of the last photo, of its map
 
     def describe(self) -> dict[str, Any]:
         cells = {"pool": "roi", "cells": POOLED_CELLS} if self.pool == "roi" else {"pool": "crop"}
@@ -163,6 +163,7 @@ class RegionBackbone:
         if self.pool == "roi":
             found = self.network.feature_map(photo)
             values = found.values.float()
+            self.cell = (1 / found.scale[0], 1 / found.scale[1])
             cells = found.cells_of(boxes.to(values.device))
             pooled = roi_align(values, [cells], POOLED_CELLS, sampling_ratio=-1, aligned=True)
             return pooled.mean(dim=(2, 3)).cpu()
@@ -194,6 +195,7 @@ class ModelDetector:
         self.model, self.selection, self.mode, self.device = model, selection, mode, torch.device(device)
         self.feature_dim, self.num_classes = model.feature_dim, model.num_classes
         self.num_attributes = 0
+        self.has_distribution = model.has_distribution
 
     def describe(self) -> dict[str, Any]:
         """As `Detector.describe`."""
@@ -226,20 +228,17 @@ class ModelDetector:
     def _one(self, photo: np.ndarray, given: np.ndarray | None, *, whole_image: bool) -> Regions:
         image_hw = photo.shape[:2]
         boxes = None if given is None else clip_boxes(checked_boxes(given), image_hw)
-        described = self.model if boxes is None and not whole_image else self._describer()
-        found = self.model(photo) if boxes is None else described.describe_boxes(photo, boxes)
+        describer: Any = self.model
+        if not self.model.describes_boxes and (boxes is not None or whole_image):
+            raise ValueError("this detector has no vectors of given boxes; name a --backbone that makes them")
+        found = self.model(photo) if boxes is None else describer.describe_boxes(photo, boxes)
         regions = kept_regions(self.selection, HostCopy(self._scored(found, boxes)), image_hw)
         odds = torch.zeros(len(found.boxes), 0) if found.probabilities is None else found.probabilities
         regions = replace(regions, class_probabilities=odds.float().cpu().numpy()[regions.proposal_ids])
         if not whole_image:
             return regions
         whole = torch.tensor([[0.0, 0.0, image_hw[1], image_hw[0]]])
-        return replace(regions, image_feature=described.describe_boxes(photo, whole).vectors[0].float().cpu().numpy())
-
-    def _describer(self) -> Any:
-        if not self.model.describes_boxes:
-            raise ValueError("this detector has no vectors of given boxes; name a --backbone that makes them")
-        return self.model
+        return replace(regions, image_feature=describer.describe_boxes(photo, whole).vectors[0].float().cpu().numpy())
 
     def _scored(self, found: Detections, given: Tensor | None) -> ScoredRegions:
         boxes, rows = found.boxes.float().cpu(), torch.arange(len(found.boxes))
@@ -266,13 +265,12 @@ class BackboneDetector:
         backbone: gives the vectors.
     """
 
-    def __init__(
-        self, detector: RegionDetector | None, backbone: RegionBackbone, *, device: str, mode: str
-    ) -> None:
+    def __init__(self, detector: RegionDetector | None, backbone: RegionBackbone, *, device: str, mode: str) -> None:
         self.detector, self.backbone, self.mode, self.device = detector, backbone, mode, torch.device(device)
         self.feature_dim = backbone.feature_dim
         self.num_classes = 0 if detector is None else detector.num_classes
         self.num_attributes = 0 if detector is None else detector.num_attributes
+        self.has_distribution = bool(getattr(detector, "has_distribution", detector is not None))
 
     @property
     def conventions(self) -> Conventions | None:
@@ -282,8 +280,10 @@ class BackboneDetector:
 
     def describe(self) -> dict[str, Any]:
         """As `Detector.describe`, with what makes the vector under "backbone", and the detector under "boxes"."""
-        boxes = {"num_classes": 0, "num_attributes": 0} if self.detector is None else self.detector.describe()
-        numerics = boxes.pop("numerics", {})
+        boxes: dict[str, Any] = {"num_classes": 0, "num_attributes": 0}
+        if self.detector is not None:
+            boxes = self.detector.describe()
+        numerics: dict[str, Any] = boxes.pop("numerics", {})
         selection = boxes.pop("selection", None)
         return {
             "backbone": plain_json(self.backbone.describe()) | {"feature_dim": self.feature_dim},

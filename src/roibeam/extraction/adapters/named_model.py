@@ -12,13 +12,15 @@ so that nothing runs because a manifest says so.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 KINDS = ("torchvision", "hf", "python")
+MODES = ("exact", "tf32", "bf16")  # of roibeam.extraction.fast.modes
 POOLS = ("roi", "crop")
+TORCHVISION_OWN = "default"  # in place of a weight file
 _HF_PARTS = ("tokens", "pooled", "projection")
 _MOST_TEXT = 2**20  # bytes of a user's file
 _EXAMPLES = (
@@ -95,6 +97,11 @@ class NamedModel:
             target = target.partition("@")[0]
         return target, part
 
+    def recorded(self) -> dict[str, Any]:
+        """What a store's manifest says of it: neither code nor folder, and what is not set is left out."""
+        unset = {each.name for each in fields(self) if getattr(self, each.name) == each.default}
+        return {name: value for name, value in asdict(self).items() if name not in {"code", "folder", *unset}}
+
     def opened(self) -> NamedModel:
         """The same with what the name stands for: the text of a file; a repository's folder, revision and license.
 
@@ -127,6 +134,20 @@ class NamedModel:
     def _library(self) -> Any:
         files: dict[str, str] = {"torchvision": "torchvision_models", "hf": "hugging_face", "python": "user_functions"}
         return import_module(f"roibeam.extraction.adapters.{files[self.kind]}")
+
+
+class OtherModels(TypedDict, total=False):
+    """Arguments of `build_detector` and `roibeam.extract`, as the command has them: where the vectors come from.
+
+    Attributes:
+        backbone, backbone_weights, pool: as `NamedModel.name`, `weights` and `pool`.
+        queries: texts that a zero-shot detector looks for; the path of a file with one a line.
+    """
+
+    backbone: str
+    backbone_weights: str
+    pool: str
+    queries: str | Path
 
 
 def is_named_model(name: object) -> bool:

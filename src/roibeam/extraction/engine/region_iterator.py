@@ -356,7 +356,7 @@ def _cast(features: np.ndarray, dtype: str) -> np.ndarray:
 
 def _distribution(probabilities: np.ndarray, options: ExtractOptions) -> np.ndarray | TopKDistribution | None:
     """(K, C + 1) float32, background last -> the stored part of it."""
-    if options.distribution == "none" or probabilities.shape[1] == 1:  # of a network without classes
+    if options.distribution == "none" or probabilities.shape[1] <= 1:  # of a network without classes or distribution
         return None
     if options.top_k is None:
         return _cast(probabilities, "float16")

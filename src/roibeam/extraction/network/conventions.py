@@ -467,6 +467,7 @@ _D2 = replace(_HF_SELECTION, nms_thresholds=(0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
 # microsoft/scene_graph_benchmark roi_heads/box_head/inference.py, NMS_FILTER 1, TEST.IGNORE_BOX_REGRESSION True.
 _VINVL = replace(_BUTD, legacy_plus_one_areas=False, order="score", region_class="surviving")
 
+DETECTIONS = "detections"
 SELECTIONS = MappingProxyType(
     {
         "butd-10-100": _BUTD,
@@ -491,6 +492,10 @@ SELECTIONS = MappingProxyType(
         # The maskrcnn-benchmark script of vilbert-multi-task and MMF, for an X-152-FPN network, layer fc6.
         "maskrcnn-benchmark-100": replace(
             _BUTD, nms_thresholds=(0.5,), min_score=0.0, min_regions=100, max_regions=100, order="score"
+        ),
+        # Of a detector of another library, whose own post-processing has done its NMS: the best 10 to 100.
+        DETECTIONS: SelectionPolicy(
+            "single-nms", nms_thresholds=(1.0,), legacy_plus_one_areas=False, order="score", nms_boxes="proposal"
         ),
         "vinvl": _VINVL,
         # TEST.IGNORE_BOX_REGRESSION False, as its demo and MMF.

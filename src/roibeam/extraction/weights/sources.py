@@ -166,29 +166,37 @@ def fetch_from_hub(spec: str, names: Sequence[str] = _HUB_FILES) -> Path:
     repo, _, revision = spec.removeprefix("hf:").partition("@")
     for name in names:
         try:
-            return Path(hf_hub_download(repo, name, revision=revision or None))
+            with hub_errors(spec):
+                return Path(hf_hub_download(repo, name, revision=revision or None))
         except hub.LocalEntryNotFoundError as error:  # neither reached nor in the hub's cache; the other may be there
             unreached: Exception | None = error
         except hub.EntryNotFoundError:
             unreached = None
-        except hub.HFValidationError as error:
-            raise ValueError(
-                f"weights {spec}: {first_line(error)}; write hf:<owner>/<name> or with @<revision>"
-            ) from None
-        except hub.RevisionNotFoundError:
-            raise ValueError(f"weights {spec}: the repository has no revision {revision!r}") from None
-        except hub.RepositoryNotFoundError as error:
-            raise ValueError(
-                f"weights {spec}: no such repository, or no right to read it: {first_line(error)}"
-            ) from None
-        except OSError as error:
-            raise OSError(f"weights {spec}: {first_line(error)}") from None
     if unreached is not None:
         raise OSError(
             f"weights {spec}: the hub cannot be reached and its cache holds no {' or '.join(names)}; "
             f"fetch it on a machine with network, or hand over a local file"
         ) from None
     raise ValueError(f"weights {spec}: the repository has no {' or '.join(names)}; name a file by its URL")
+
+
+@contextmanager
+def hub_errors(spec: str) -> Iterator[None]:
+    """Context that gives huggingface_hub's errors one line; those of files that are not there pass unchanged."""
+    from huggingface_hub import errors as hub
+
+    try:
+        yield
+    except (hub.LocalEntryNotFoundError, hub.EntryNotFoundError):
+        raise
+    except hub.HFValidationError as error:
+        raise ValueError(f"weights {spec}: {first_line(error)}; write hf:<owner>/<name> or with @<revision>") from None
+    except hub.RevisionNotFoundError:
+        raise ValueError(f"weights {spec}: the repository has no revision {spec.partition('@')[2]!r}") from None
+    except hub.RepositoryNotFoundError as error:
+        raise ValueError(f"weights {spec}: no such repository, or no right to read it: {first_line(error)}") from None
+    except OSError as error:
+        raise OSError(f"weights {spec}: {first_line(error)}") from None
 
 
 def _from_web(url: str, checksum: str, cache_dir: Path) -> Path:

@@ -27,8 +27,9 @@ PROPOSAL_PARTS = {
         "nms_comparison", "nms_sides",
     ),
 }  # fmt: skip
-# Choice of boxes, and precision of the stored features.
-CHOICE_PARTS = ("regions", "region_filters", "feature_dtype", "rounded_to")
+# Choice of boxes, and precision of the stored features. "boxes" is what found and named the boxes where a backbone of
+# its own makes the vectors.
+CHOICE_PARTS = ("regions", "region_filters", "feature_dtype", "rounded_to", "boxes")
 
 
 @dataclass(frozen=True)
@@ -169,9 +170,14 @@ def imported_fingerprint(source_format: str, details: dict[str, Any]) -> Fingerp
 
 def num_classes_of(fingerprint: Fingerprint) -> int | None:
     """Number of foreground classes of a store's detector; None if unknown."""
-    detector = fingerprint.details.get("detector", fingerprint.details)  # of an imported store it is not known
-    count = detector.get("num_classes") if isinstance(detector, dict) else None
+    count = detector_part(fingerprint).get("num_classes", fingerprint.details.get("num_classes"))
     return count if type(count) is int else None
+
+
+def detector_part(fingerprint: Fingerprint) -> Mapping[str, Any]:
+    """What is recorded of the detector that found and named the boxes; empty of an imported store."""
+    found = fingerprint.details.get("boxes", fingerprint.details.get("detector"))
+    return found if isinstance(found, dict) else {}
 
 
 def has_classes(fingerprint: Fingerprint) -> bool:

@@ -23,7 +23,7 @@ from roibeam.pipelines.analysis.requests import ProbeRequest
 from roibeam.pipelines.common.compute import check_device, choose_device
 from roibeam.pipelines.common.console.command_files import FILE
 from roibeam.pipelines.common.page_layout import Banner
-from roibeam.pipelines.extract.one_photo import BLANK, detect_photo, requested_parts
+from roibeam.pipelines.extract.one_photo import BLANK, detect_photo, photo_detector
 from roibeam.pipelines.extract.request import DetectorOptions
 from roibeam.pipelines.extract.requested_detector import need_detector
 from roibeam.pipelines.extract.store_page import warning_of_store
@@ -89,7 +89,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     detector = None if request.store is not None else request
     out = _checked(request, detector)
     if detector is not None:
-        requested_parts(detector)
+        photo_detector(detector)
     # Torch is imported only when the names are in order.
     from roibeam.pipelines.analysis.load_for_evaluation import feature_assumptions, pretraining_model, tokenizer_spec
     from roibeam.pipelines.analysis.probe import PhotoModel, probe

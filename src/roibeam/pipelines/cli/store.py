@@ -189,7 +189,14 @@ def repair_command(
     )] = None,
     detector: Annotated[str | None, option(
         "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small. Here: toy "
-        "or a folder, if it has moved.", "NAME", DETECTOR, default="that of the store",
+        "or a folder, if it has moved; torchvision:, hf: and python: must be named again.", "NAME", DETECTOR,
+        default="that of the store",
+    )] = None,
+    backbone: Annotated[str | None, option(
+        "Backbone of another library, which must be named again: torchvision:, hf: or python:.", "NAME", DETECTOR,
+    )] = None,
+    backbone_weights: Annotated[str | None, option(
+        "Weights of a backbone of torchvision: a file, a URL, random:SEED or default, its own.", "FILE", DETECTOR,
     )] = None,
     device: Annotated[str | None, option(
         "Where to compute: auto (a GPU if there is one), cpu, cuda or cuda:N.", "DEVICE", SPEED,
@@ -215,18 +222,18 @@ def repair_command(
 
     check_scratch(scratch, (store,))
     if photos is None:
-        given = {"--weights": weights, "--detector": detector, "--device": device}
+        given = {"--weights": weights, "--detector": detector, "--device": device, "--backbone": backbone}
         names = [name for name, value in given.items() if value is not None]
         names += ["--retry-dead-letters"] if retry_dead_letters else []
         if names:
             raise ValueError(f"{names[0]} is for a repair: give --photos DIR too")
         _list_damage(store, scratch, as_json=as_json)
         return
-    if weights is not None and detector is not None:
+    if weights is not None and detector is not None and ":" not in detector:
         raise ValueError("--weights and --detector both name weights; give one of them")
     from roibeam.pipelines.extract.stores.store_repair import RepairSource, repair_json, repair_store, repair_text
 
-    source = RepairSource(photos, weights, detector, device)
+    source = RepairSource(photos, weights, detector, device, backbone, backbone_weights)
     summary = repair_store(store, source, retry_dead_letters=retry_dead_letters, scratch=scratch)
     typer.echo(json_line(repair_json(store, summary)) if as_json else repair_text(store, summary))
     if summary.lost or summary.compared.doubtful:

@@ -24,6 +24,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner
 
+from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.weights.detector_choice import Detectron2Config
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.folders.local_folder import output_folder
@@ -268,14 +269,19 @@ def _shards_words(plan: Plan, num_finished: int, folder: OutputFolder) -> str:
 def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
     detector = shared_detector(work.detector_here)
     top_k, num_classes = work.options.top_k, detector.num_classes
-    if isinstance(work.detector.config, Detectron2Config):  # of others it is known before they are built
+    config_of = work.detector.config
+    if top_k is not None and not getattr(detector, "has_distribution", True):
+        raise ValueError(
+            f"--distribution top-{top_k}: the detector gives no probabilities of all classes; leave it out"
+        )
+    if not isinstance(config_of, DetectorConfig):  # of its own networks it is known before they are built
         names = work.vocabulary
         for kind, own, expected in (
             ("classes", names.classes, num_classes), ("attributes", names.attributes, detector.num_attributes)
         ):  # fmt: skip
             if own is not None:
                 check_length(own, expected, kind, "--vocab")
-    elif not (num_classes or work.detector.config.grid) and work.boxes is None:
+    elif not (num_classes or config_of.grid) and work.boxes is None:
         raise ValueError(f"weights {work.detector.weights}: a network without classes proposes no boxes; give --boxes")
     elif not num_classes and work.vocabulary.classes is not None:
         raise ValueError(
@@ -295,13 +301,15 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         given_boxes=work.boxes is not None,
         scratch=options.scratch,
     )
-    has_grid = bool(getattr(work.detector.config, "grid", ""))
+    has_grid = bool(getattr(config_of, "grid", ""))
     config: dict[str, Any] = {
         "source": source_facts(work),
         "detector": work.detector.to_json(),
-        "conventions": "detectron2's own"
-        if isinstance(work.detector.config, Detectron2Config)
-        else conventions_name(asdict(work.detector.conventions)),
+        "conventions": conventions_name(asdict(work.detector.conventions))
+        if isinstance(config_of, DetectorConfig)
+        else "detectron2's own"
+        if isinstance(config_of, Detectron2Config)
+        else "the model's own",
         "selection": None if work.boxes is not None or has_grid else selection_name(asdict(work.detector.selection)),
         "options": asdict(work.options),
         "max_failures": options.max_failures,

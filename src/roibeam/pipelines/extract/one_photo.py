@@ -33,7 +33,15 @@ from roibeam.pipelines.data.feature_settings import choice_words
 from roibeam.pipelines.data.record_photos import RecordPhotos, has_photo_locations
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.request import DetectorOptions
-from roibeam.pipelines.extract.requested_detector import chosen_detector, detector_names, detector_parts
+from roibeam.pipelines.extract.requested_detector import (
+    chosen_detector,
+    detector_names,
+    detector_parts,
+    is_of_others,
+    opened_backbone,
+    other_detector,
+)
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
 from roibeam.pipelines.extract.store_page import warning_of
 
 
@@ -47,6 +55,7 @@ class DetectedPhoto:
     detector: which detector looked, in a line.
     device: where it computed.
     has_classes: whether it has any; else class ids and scores only fill their place.
+    small_boxes: how many boxes share their vector, in a line; "" for none.
     """
 
     record: RegionRecord
@@ -56,13 +65,14 @@ class DetectedPhoto:
     detector: str
     device: DeviceChoice
     has_classes: bool = True
+    small_boxes: str = ""
 
     __repr__ = short_repr
 
     @property
     def note(self) -> str:
-        """The banner as a line; "" for none."""
-        return "" if self.banner is None else self.banner.line
+        """The banner, else `small_boxes`, as a line; "" for neither."""
+        return self.small_boxes if self.banner is None else self.banner.line
 
     def _repr_html_(self) -> str:
         classes, attributes = self.vocabulary.classes, self.vocabulary.attributes
@@ -80,12 +90,30 @@ def requested_parts(given: DetectorOptions) -> tuple[ChosenDetector, dict[str, A
     return chosen, parts, detector_names(chosen, given, parts["detector"])
 
 
+def photo_detector(given: DetectorOptions) -> tuple[DetectorSpec, Vocabulary, str]:
+    """The detector for one photo, its names, and a line about it; as `requested_parts`."""
+    backbone = opened_backbone(given)
+    if is_of_others(given, with_boxes=False):
+        check_device(given.device)
+        spec, names = other_detector(given, None, "exact", with_boxes=False)
+        words = f"detector {given.detector}"
+    else:
+        chosen, parts, names = requested_parts(given)
+        words = choice_words(chosen, given.detector, given.set, with_boxes=False)
+        spec = DetectorSpec(
+            parts["detector"], parts["selection"], chosen.weights, conventions=parts["conventions"]
+        )  # fmt: skip
+    if backbone is not None:
+        words += f", vectors by {backbone.name}"
+    return replace(spec, backbone=backbone), names, words
+
+
 def detect_photo(photo: Path, given: DetectorOptions) -> DetectedPhoto:
     """Builds the detector, and finds the regions of one photo. Raises ValueError for a detector that is not known or
     does not fit together, and a photo that cannot be used."""
-    chosen, parts, names = requested_parts(given)
+    spec, names, words = photo_detector(given)
     try:
-        pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
+        pixels = decode_image(photo.read_bytes(), exif_orientation=spec.conventions.exif_orientation)
     except DecodeError as error:
         raise ValueError(
             f"{printable(str(photo), 200)}: {error.reason} (decode): {printable(str(error), 200)}"
@@ -93,21 +121,33 @@ def detect_photo(photo: Path, given: DetectorOptions) -> DetectedPhoto:
     # Torch comes now, when nothing is wrong with names and photo.
     from roibeam.extraction.engine.region_iterator import extract_regions
     from roibeam.extraction.photos.image_ref import Failure, ImageRef
-    from roibeam.extraction.weights.loading import build_detector
+    from roibeam.pipelines.extract.shard.shard_job import built_detector
 
     device = choose_device(given.device)
-    built = build_detector(
-        parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"],
-        device=device.name,
-    )  # fmt: skip
+    built = built_detector(spec, device.name)
     (outcome,) = extract_regions([ImageRef(without_image_extension(photo.name), str(photo))], built)
     if isinstance(outcome, Failure):
         where, detail = printable(str(photo), 200), printable(outcome.detail, 200)
         raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")
-    words = choice_words(chosen, given.detector, given.set, with_boxes=False)
     drawn = world_of(str(photo)) is not None
-    warning = warning_of(chosen.weights, names.classes, drawn=drawn)
-    return DetectedPhoto(outcome, names, pixels, warning, words, device, has_classes=built.num_classes > 0)
+    warning = warning_of(spec.weights, names.classes, drawn=drawn)
+    small = _small_boxes(outcome, built)
+    return DetectedPhoto(outcome, names, pixels, warning, words, device, built.num_classes > 0, small)
+
+
+def _small_boxes(record: RegionRecord, detector: Any) -> str:
+    """A line on boxes inside one cell of a backbone's map; "" without any."""
+    cell = None if getattr(detector, "backbone", None) is None else detector.backbone.cell
+    if cell is None:
+        return ""
+    sides = record.boxes[:, 2:] - record.boxes[:, :2]
+    if not (count := int((sides < cell).all(axis=1).sum())):
+        return ""
+    return (
+        f"{plural(count, 'box is', 'boxes are')} smaller than one cell of the backbone's map, {cell[0]:.0f} x "
+        f"{cell[1]:.0f} pixels: near ones share a vector; --set backbone.longest_side=N makes cells smaller, --pool "
+        f"crop looks at each box"
+    )
 
 
 BLANK = Path("none")  # in place of a photo

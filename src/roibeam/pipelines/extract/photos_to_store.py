@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
+from roibeam.extraction.adapters.named_model import OtherModels
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def extract(
     captions: str | Path | None = None,
     device: str = "auto",
     workers: int = 1,
+    **others: Unpack[OtherModels],
 ) -> RunSummary:
     """Writes region features of photos into a store, as `roibeam extract` does; does only what the store lacks.
 
@@ -45,6 +47,7 @@ def extract(
         boxes: file of boxes to describe, in place of those that the detector proposes.
         captions: caption file of the photos; the store keeps its texts.
         device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>".
+        others: a backbone of another library, see `OtherModels`.
     Returns:
         how the run ended. Photos that cannot be used are no error: `failures` counts them by reason, and `succeeded` is
         false when more than 5 % of them failed.
@@ -56,7 +59,17 @@ def extract(
     request = ExtractRequest(
         RequestedImages(tuple(map(str, named)), boxes=_text(boxes), captions=_text(captions)),
         str(store),
-        RequestedDetector(_text(detector), preset=preset, weights=_text(weights), vocab=_text(vocab), device=device),
+        RequestedDetector(
+            _text(detector),
+            preset=preset,
+            weights=_text(weights),
+            vocab=_text(vocab),
+            device=device,
+            backbone=others.get("backbone"),
+            backbone_weights=others.get("backbone_weights"),
+            pool=others.get("pool"),
+            queries=_text(others.get("queries")),
+        ),
         run=RunOptions(workers=workers),
     )
     with _quiet_beam():

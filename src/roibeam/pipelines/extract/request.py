@@ -80,16 +80,32 @@ class DetectorOptions:
     """
 
     detector: Annotated[str | None, option(
-        "toy, a folder of `roibeam detector train`, sizes (vg-r101-c4-600, r2c-r50, grid-x101, ...), or of detectron2 "
-        "(mask-rcnn-r101-fpn, a .yaml).", "NAME", DETECTOR, default="that of the preset",
+        "toy, a folder of `roibeam detector train`, sizes (vg-r101-c4-600, r2c-r50, grid-x101, ...), of detectron2 "
+        "(mask-rcnn-r101-fpn, a .yaml), torchvision:NAME, hf:ID or python:FILE.py:FUNCTION.", "NAME", DETECTOR,
+        default="that of the preset",
     )] = None  # fmt: skip
     preset: Annotated[str | None, option(
         f"Whose published features to make: {PRESET_NAMES}.", "NAME", DETECTOR,
         default="that of the store, else butd-10-100",
     )] = None  # fmt: skip
     weights: Annotated[str | None, option(
-        "Weights of the detector: a file, a URL, hf:REPO or random:SEED.", "FILE", DETECTOR,
+        "Weights of the detector: a file, a URL, hf:REPO or random:SEED; default: torchvision's own.", "FILE", DETECTOR,
         default="those of the detector",
+    )] = None  # fmt: skip
+    backbone: Annotated[str | None, option(
+        "Take the vectors from another network: torchvision:NAME@LAYER, hf:ID#tokens, python:FILE.py:FUNCTION.", "NAME",
+        DETECTOR, default="the detector's own vectors",
+    )] = None  # fmt: skip
+    backbone_weights: Annotated[str | None, option(
+        "Weights of a backbone of torchvision: a file, a URL, random:SEED or default, its own.", "FILE", DETECTOR,
+        advanced=True,
+    )] = None  # fmt: skip
+    pool: Annotated[str | None, option(
+        "How a backbone describes a box: roi, from its map of the photo, or crop, a pass a box.", "KIND", DETECTOR,
+        default="the first that it can do", advanced=True,
+    )] = None  # fmt: skip
+    queries: Annotated[str | None, option(
+        "What a zero-shot detector looks for, one text a line.", "FILE", DETECTOR, advanced=True,
     )] = None  # fmt: skip
     conventions: Annotated[str | None, option(
         "Which published extractor to reproduce exactly: hf, d2, caffe, milvlg, vinvl, vlbert-e2e and others.", "NAME",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Any
 
+from roibeam.extraction.adapters.named_model import TORCHVISION_OWN, NamedModel, is_named_model, read_queries
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
     CONVENTIONS_OF_SIZES,
+    DETECTIONS,
     PROPOSAL_FIELDS,
     PUBLISHED_EDGES,
     SELECTIONS,
@@ -78,24 +81,21 @@ def open_detector(
         threads: CPU threads of each process.
     """
     given = request.detector
-    if (config := detectron2_config(given.detector)) is not None:
-        parts, vocabulary = detectron2_parts(config, given)
-        if not request.run.json:
-            boxes = "given boxes" if request.images.boxes is not None else selection_name(asdict(parts["selection"]))
-            tell(f"detector {given.detector} of detectron2, {boxes}")
-        spec = DetectorSpec(
-            parts["detector"],
-            parts["selection"],
-            str(given.weights),
-            given.device,
-            threads,
-            CONVENTIONS["d2"],
-            given.mode,
-        )
-        return spec, vocabulary
-    chosen = chosen_detector(given)
     with_boxes = request.images.boxes is not None
     recorded = None if plan is None else _recorded(plan)
+    if recorded is None and plan is not None:
+        _check_named_again(given, plan, store)
+    backbone = opened_backbone(given)
+    if backbone is not None and not request.run.json:
+        tell(f"vectors by {backbone.name}")
+    if is_of_others(given, with_boxes=with_boxes):
+        spec, vocabulary = other_detector(given, threads, given.mode, with_boxes=with_boxes)
+        if not request.run.json:
+            boxes = "given boxes" if with_boxes else selection_name(asdict(spec.selection))
+            of = " of detectron2" if isinstance(spec.config, Detectron2Config) else ""
+            tell(boxes if spec.config is None else f"detector {given.detector}{of}, {boxes}")
+        return replace(spec, backbone=backbone), vocabulary
+    chosen = chosen_detector(given)
     used = _as_recorded(chosen, given, recorded)
     if not request.run.json:
         if used == chosen or recorded is None or not recorded.is_that_of(used):
@@ -112,12 +112,95 @@ def open_detector(
     vocabulary = detector_names(used, given, parts["detector"])
     spec = DetectorSpec(
         parts["detector"], parts["selection"], chosen.weights, given.device, threads, parts["conventions"], given.mode,
-        given_boxes=with_boxes,
+        given_boxes=with_boxes, backbone=backbone,
     )  # fmt: skip
     return spec, vocabulary
 
 
+def is_of_others(given: DetectorOptions, *, with_boxes: bool) -> bool:
+    """Whether the boxes come from another library's detector, or are given and described by a backbone alone."""
+    if is_named_model(given.detector) or detectron2_config(given.detector) is not None:
+        return True
+    return with_boxes and given.backbone is not None and given.detector is given.preset is given.weights is None
+
+
+def other_detector(
+    given: DetectorOptions, threads: int | None, mode: str, *, with_boxes: bool
+) -> tuple[DetectorSpec, Vocabulary]:
+    """The detector of `is_of_others`, without a backbone, and its names."""
+    config: Detectron2Config | NamedModel | None = None
+    if (of_detectron2 := detectron2_config(given.detector)) is not None:
+        parts, vocabulary = detectron2_parts(of_detectron2, given)
+        config, selection, weights = parts["detector"], parts["selection"], str(given.weights)
+    else:
+        check_others(given, with_boxes=with_boxes)
+        config = named_detector(given)
+        selection = named("selection", given.selection or DETECTIONS, SELECTIONS)
+        selection = apply_overrides({"selection": selection}, given.set, elsewhere=_SIZED)["selection"]
+        vocabulary, weights = Vocabulary(None if config is None else config.names()), ""
+    conventions = CONVENTIONS["d2"]
+    return DetectorSpec(config, selection, weights, given.device, threads, conventions, mode), vocabulary
+
+
+_SIZED = ("detector", "backbone")  # sections of `--set` with the field longest_side
+
+
+@dataclass(frozen=True)
+class _Size:
+    longest_side: int = 0
+
+
+def named_detector(given: DetectorOptions) -> NamedModel | None:
+    """The opened detector of another library; None for given boxes."""
+    if not is_named_model(given.detector):
+        return None
+    names = None if given.vocab is None else read_vocabulary(given.vocab).classes
+    queries = () if given.queries is None else read_queries(given.queries)
+    size = apply_overrides({"detector": _Size()}, given.set, elsewhere=("selection", "backbone"))["detector"]
+    model = NamedModel(
+        str(given.detector), given.weights or "", queries, longest_side=size.longest_side, class_names=names
+    )
+    return model.opened()
+
+
+def opened_backbone(given: DetectorOptions) -> NamedModel | None:
+    """The opened backbone of a request; None where it names none."""
+    if given.backbone is None:
+        for option, value in (("pool", given.pool), ("backbone-weights", given.backbone_weights)):
+            if value is not None:
+                raise ValueError(f"--{option} {value}: there is no backbone; add --backbone, or leave it out")
+        return None
+    elsewhere = ("detector", "selection", "conventions")
+    size = apply_overrides({"backbone": _Size()}, given.set, elsewhere=elsewhere)["backbone"]
+    weights = given.backbone_weights or ""
+    return NamedModel(given.backbone, weights, pool=given.pool or "", longest_side=size.longest_side).opened()
+
+
+def check_others(given: DetectorOptions, *, with_boxes: bool) -> None:
+    """Raises ValueError for options that do not go with a detector of another library, or with given boxes alone."""
+    what = f"--detector {given.detector}" if given.detector else "--boxes with a --backbone"
+    for option in ("preset", "conventions", "grid"):
+        if (value := getattr(given, option, None)) is not None:
+            raise ValueError(f"--{option} {value} does not go with {what}; leave it out")
+    if with_boxes and given.detector is not None and given.backbone is not None:
+        raise ValueError(f"--boxes: with a --backbone nothing of {given.detector} is used; leave --detector out")
+    if given.detector is None and (given.vocab, given.queries) != (None, None):
+        raise ValueError("--vocab and --queries are of a detector; given boxes have no classes: leave them out")
+
+
+def _check_named_again(given: DetectorOptions, plan: Plan, store: OutputFolder) -> None:
+    """Raises ValueError where a store was made by models that only the user may name, and the request names none."""
+    space = plan.settings.get("feature_space", {})
+    if given.detector is given.backbone is None and ("backbone" in space or "config" not in space.get("detector", {})):
+        raise ValueError(
+            f"{store} was made by a model of another library: name it again, --detector and --backbone as before "
+            f"(nothing runs because a store says so)"
+        )
+
+
 def chosen_detector(given: DetectorOptions) -> ChosenDetector:
+    if given.queries is not None:
+        raise ValueError(f"--queries {given.queries}: {given.detector or 'the detector'} takes none; leave it out")
     return choose_detector(
         given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
         weights=given.weights,
@@ -132,7 +215,7 @@ def detector_parts(chosen: ChosenDetector, given: DetectorOptions) -> dict[str, 
         raise ValueError(f"--grid {grid}: the detector gives no grid; take --detector grid-r50, grid-x101 or grid-x152")
     if grid is not None and any(setting.strip().startswith("detector.grid=") for setting in given.set):
         raise ValueError(f"--grid {grid} and --set detector.grid are two values for one thing; give one of them")
-    parts = apply_overrides(sections, given.set)
+    parts = apply_overrides(sections, given.set, elsewhere=() if given.backbone is None else ("backbone",))
     try:
         return parts if grid is None else {**parts, "detector": replace(parts["detector"], grid=grid)}
     except ValueError as error:
@@ -146,16 +229,20 @@ def detector_names(chosen: ChosenDetector, given: DetectorOptions, sizes: Detect
     return load_vocabulary(given.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None)
 
 
-def need_detector(named: NamedFiles, given: DetectorOptions, *, runs_here: bool = True) -> None:
+def need_detector(
+    named: NamedFiles, given: DetectorOptions, *, runs_here: bool = True, with_boxes: bool = False
+) -> None:
     """Adds errors in the files and names of a detector, as far as they are known without a store and torch.
 
     Args:
         runs_here: False where the device may be another machine's.
     """
-    if named.need("--weights", given.weights, FILE):
-        named.look(lambda: _check_weights(given.weights))
+    for option, weights in (("--weights", given.weights), ("--backbone-weights", given.backbone_weights)):
+        if weights != TORCHVISION_OWN and named.need(option, weights, FILE):
+            named.look(partial(_check_weights, weights))
+    named.need("--queries", given.queries, FILE)
     named.need("--vocab", None if given.vocab == PUBLISHED_LISTS else given.vocab)
-    named.look(lambda: _look_at(given))
+    named.look(lambda: _look_at(given, with_boxes=with_boxes))
     named.look(lambda: (check_device if runs_here else check_device_name)(given.device))
 
 
@@ -165,10 +252,15 @@ def _check_weights(weights: str | None) -> None:
     check_weight_file(weights)
 
 
-def _look_at(given: DetectorOptions) -> None:
+def _look_at(given: DetectorOptions, *, with_boxes: bool) -> None:
+    for name, weights in ((given.detector, given.weights), (given.backbone, given.backbone_weights)):
+        if is_named_model(name):
+            NamedModel(str(name), weights or "")
+    if given.backbone is not None and not is_named_model(given.backbone):
+        NamedModel(given.backbone)
     if (config := detectron2_config(given.detector)) is not None:
         detectron2_parts(config, given)
-    else:
+    elif not is_of_others(given, with_boxes=with_boxes):
         chosen_detector(given)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.weights.detector_choice import Detectron2Config
+from roibeam.extraction.network.config import DetectorConfig
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.messages import plural
@@ -174,9 +174,10 @@ def _check_settings(work: Work, plan: Plan) -> None:
     """Raises ValueError where the store was made with other settings, as far as they are in the request; those that
     only the network knows are compared by `planning.fitting_plan`."""
     known: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
-    if work.boxes is None and not getattr(work.detector.config, "grid", ""):  # their plans have fewer
+    config = work.detector.config
+    if work.boxes is None and not getattr(config, "grid", ""):  # their plans have fewer
         known["regions"] = dataclasses.asdict(work.detector.selection)
-        if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
+        if isinstance(config, DetectorConfig) and work.detector.backbone is None:  # others know their rules themselves
             known["detector"] = {"conventions": dataclasses.asdict(work.detector.conventions)}
     settings = {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": known}
     now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
@@ -215,7 +216,7 @@ def _check_names(request: ExtractRequest, *, runs_here: bool) -> None:
     named.need("--photos", images.photos, FOLDER)
     named.need("--boxes", images.boxes)
     named.need("--captions", images.captions, FILE)
-    need_detector(named, detector, runs_here=runs_here)
+    need_detector(named, detector, runs_here=runs_here, with_boxes=images.boxes is not None)
     named.look(lambda: detector.mode)
     named.look(lambda: _check_out(out, images.sources))
     named.look(lambda: check_runner_name(request.run.runner))

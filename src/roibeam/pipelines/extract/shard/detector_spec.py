@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self, TypeVar
 
+from roibeam.extraction.adapters.named_model import MODES, NamedModel
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.fast.modes import mode_named
 from roibeam.extraction.network.config import DetectorConfig, written_settings
@@ -20,7 +21,7 @@ class DetectorSpec:
     """Specification of a run's detector.
 
     Attributes:
-        config: network sizes, or the name of a network of detectron2's.
+        config: network sizes, or a network of another library; None where given boxes have a backbone alone.
         selection: rule of the regions that are kept.
         weights: see `roibeam.extraction.weights.loading`.
         device: "cpu", "cuda:1", ..., or "cuda": where there are several, each process takes its own.
@@ -28,9 +29,10 @@ class DetectorSpec:
         conventions: of its computation; a network of detectron2's has its own, which are nearest to "d2".
         mode: "exact" or a faster one, see `roibeam.extraction.fast.modes`.
         given_boxes: see `build_detector`.
+        backbone: what makes the vectors, opened; None: the detector.
     """
 
-    config: DetectorConfig | Detectron2Config
+    config: DetectorConfig | Detectron2Config | NamedModel | None
     selection: SelectionPolicy
     weights: str
     device: str = "cpu"
@@ -38,28 +40,46 @@ class DetectorSpec:
     conventions: Conventions = CONVENTIONS["hf"]
     mode: str = "exact"
     given_boxes: bool = False
+    backbone: NamedModel | None = None
 
     def __post_init__(self) -> None:
         mode_named(self.mode, self.device)
         if isinstance(self.config, Detectron2Config) and self.mode != "exact":
             raise ValueError(f"mode {self.mode}: a network of detectron2's computes in float32; leave --precision out")
+        if self.models and self.mode not in MODES:
+            raise ValueError(f"mode {self.mode}: {self.models[0].name} takes one photo at a time; leave --batched out")
+
+    @property
+    def models(self) -> tuple[NamedModel, ...]:
+        """Detector and backbone that are of other libraries."""
+        return tuple(model for model in (self.config, self.backbone) if isinstance(model, NamedModel))
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads."""
-        parts = {name: written_settings(getattr(self, name)) for name in ("config", "selection", "conventions")}
-        return asdict(self) | parts
+        """What `from_json` reads. Of models of other libraries it says what they were, not how to run them."""
+        parts = {name: written_settings(getattr(self, name)) for name in ("selection", "conventions")}
+        for name in ("config", "backbone"):
+            value = getattr(self, name)
+            if isinstance(value, NamedModel):
+                parts[name] = value.recorded()
+            elif value is not None:
+                parts[name] = written_settings(value)
+        found = asdict(self) | parts
+        if self.backbone is None:  # earlier versions do not know it
+            del found["backbone"]
+        return found
 
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Self:
         """The spec that a store's manifest records (`config.detector`), as `to_json` gave it."""
-        of_detectron2 = "file" in recorded.get("config", {})
+        config = recorded.get("config") or {}
+        of_config = Detectron2Config if "file" in config else NamedModel if "name" in config else DetectorConfig
         inner: dict[str, type[Any]] = {
-            "config": Detectron2Config if of_detectron2 else DetectorConfig,
-            "selection": SelectionPolicy,
-            "conventions": Conventions,
-        }
+            "config": of_config, "selection": SelectionPolicy, "conventions": Conventions, "backbone": NamedModel
+        }  # fmt: skip
         parts: dict[str, Any] = {
-            name: dataclass_from_json(kind, recorded.get(name), name) for name, kind in inner.items()
+            name: dataclass_from_json(kind, recorded.get(name), name)
+            for name, kind in inner.items()
+            if name in ("selection", "conventions") or recorded.get(name) is not None
         }
         return dataclass_from_json(cls, {**recorded, **parts}, "detector")
 

@@ -32,6 +32,7 @@ from typing import IO, Any
 import torch
 import torchvision
 
+from roibeam.extraction.adapters.named_model import NamedModel
 from roibeam.extraction.detector import RegionDetector
 from roibeam.extraction.engine.detector_calls import DetectorCalls
 from roibeam.extraction.engine.extract_options import ExtractOptions
@@ -109,6 +110,16 @@ def _free_seats(folder: Path, names: Sequence[str], row: int) -> list[tuple[int,
 
 def built_detector(spec: DetectorSpec, device: str) -> RegionDetector:
     """Builds a detector on `device`, whatever device the spec names."""
+    if spec.models or spec.config is None:
+        from roibeam.extraction.adapters.any_detector import build_any_detector
+
+        own: RegionDetector | NamedModel | None
+        if spec.config is None or isinstance(spec.config, NamedModel):
+            own = spec.config
+        else:
+            own = built_detector(replace(spec, backbone=None), device)
+        return build_any_detector(own, spec.backbone, spec.selection, device=device, mode=spec.mode)
+    assert not isinstance(spec.config, NamedModel)
     if isinstance(spec.config, Detectron2Config):
         from roibeam.extraction.detectron2.adapter import build_detectron2_detector
 
@@ -183,18 +194,22 @@ def shared_fingerprint(
     numerics = description.pop("numerics")
     selection = description.pop("selection")
     grid = getattr(spec.config, "grid", "")
-    if given_boxes or grid:
+    if (given_boxes or grid) and "config" in description:
         # Settings that only decide which boxes are proposed have no part in features of other boxes.
         description["config"] = _without(description["config"], PROPOSAL_SIZES)
         description["conventions"] = _without(description["conventions"], PROPOSAL_FIELDS)
         description.pop("cell_anchors", None)
     network = shared_global_feature(spec, options)
+    if spec.backbone is None:
+        made_by = {"detector": description, "vocabulary": vocabulary_digest}
+    else:  # what makes the vector, and apart from it what found and named the boxes
+        boxes = {**description["boxes"], "vocabulary": vocabulary_digest}
+        made_by = {"backbone": description["backbone"], "boxes": boxes}
     details = {
-        "detector": description,
+        **made_by,
         "regions": "grid" if grid else "given" if given_boxes else selection,
         "image_feature": options.image_feature if network is None else network.describe(),
         "feature_dtype": options.feature_dtype,
-        "vocabulary": vocabulary_digest,
     }
     return Fingerprint(feature_space_of(details), {**numerics, **_machine(spec)}, details)
 

@@ -12,10 +12,12 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from roibeam.extraction.adapters.named_model import TORCHVISION_OWN, NamedModel, is_named_model
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.fast.modes import MODES
 from roibeam.extraction.weights.detector_choice import read_detector_folder
@@ -59,12 +61,15 @@ class RepairSource:
         weights: see `roibeam.extraction.weights.loading`.
         detector: a detector's folder, or the name of a shipped one, whose weights are taken.
         device: "auto", "cpu", "cuda", ...; None means that of the run that made the store.
+        backbone, backbone_weights: a model of another library, which only the user may name, as its detector.
     """
 
     images: str | Path
     weights: str | None = None
     detector: str | None = None
     device: str | None = None
+    backbone: str | None = None
+    backbone_weights: str | None = None
 
 
 @dataclass(frozen=True)
@@ -196,7 +201,9 @@ def _recorded_jobs(
         options = dataclass_from_json(ExtractOptions, manifest.config["options"], "options")
     except (KeyError, ValueError) as error:
         raise ValueError(f"{store}: its manifest.json does not say how it was extracted ({error})") from None
-    if source.detector is not None:
+    if spec.models:
+        spec = _named_again(store, spec, source)
+    elif source.detector is not None:
         spec = replace(spec, weights=read_detector_folder(source.detector).weights)
     device_name = source.device or spec.device
     check_device(device_name)
@@ -205,7 +212,8 @@ def _recorded_jobs(
 
     device = choose_device(device_name, threads=spec.threads)
     log.info("%s", device.words)
-    spec = replace(spec, weights=source.weights or spec.weights)
+    if not isinstance(spec.config, NamedModel):
+        spec = replace(spec, weights=source.weights or spec.weights)
     specs = {state.number: _as_shard(spec, device.name, state) for state in states}
     vocabulary = Vocabulary(manifest.classes, manifest.attributes).digest
     given_boxes = "boxes" in plan.source
@@ -221,6 +229,25 @@ def _recorded_jobs(
         number: ExtractJob(str(store), images, of_shard, options, space, vocabulary, given_boxes)
         for number, of_shard in specs.items()
     }
+
+
+def _named_again(store: OutputFolder, spec: DetectorSpec, source: RepairSource) -> DetectorSpec:
+    """The spec with its models of other libraries as the user names them: nothing runs because a store says so. Their
+    weights are compared as part of the feature space."""
+    for option, part, name, weights in (
+        ("--detector", "config", source.detector, source.weights),
+        ("--backbone", "backbone", source.backbone, source.backbone_weights),
+    ):
+        recorded = getattr(spec, part)
+        if not isinstance(recorded, NamedModel):
+            continue
+        if name is None:
+            raise ValueError(f"{store} was made by {recorded.name}: name it again, {option} {recorded.name}")
+        opened = replace(recorded, name=name, weights=weights or "", revision="", digest="", license="").opened()
+        if opened.digest != recorded.digest:
+            raise ValueError(f"{option} {name}: is another file than that which made {store}; nothing was written")
+        spec = replace(spec, config=opened) if part == "config" else replace(spec, backbone=opened)
+    return spec
 
 
 def _as_shard(spec: DetectorSpec, device: str, state: ShardState) -> DetectorSpec:
@@ -245,9 +272,10 @@ def _check_source(source: RepairSource) -> None:
     """Raises ValueError with all that is not there, before every record is read."""
     named = NamedFiles()
     named.need("--photos", source.images, FOLDER)
-    if named.need("--weights", source.weights, FILE):
-        named.look(lambda: check_weight_file(source.weights))
-    if source.detector is not None:
+    for option, weights in (("--weights", source.weights), ("--backbone-weights", source.backbone_weights)):
+        if weights != TORCHVISION_OWN and named.need(option, weights, FILE):
+            named.look(partial(check_weight_file, weights))
+    if source.detector is not None and not is_named_model(source.detector):
         named.look(lambda: read_detector_folder(str(source.detector)))
     if source.device is not None:
         named.look(lambda: check_device_name(str(source.device)))
