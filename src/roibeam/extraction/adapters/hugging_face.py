@@ -36,7 +36,7 @@ _MOST_CARD = 2**20
 _REFUSED = ("auto_map", "quantization_config", "fusion_config")
 _ATTENTION = (None, "eager", "sdpa")  # others are packages, or code of a hub
 _LICENSE = re.compile(r"^license(?:_name)?:[ \t]*[\"']?([^\s\"'#\[\]]+)", re.MULTILINE)
-_PROBE = 256  # side of the photo that tells strides
+_PROBE = (256, 384)  # sides of the photo that tells strides
 _CONVOLUTIONAL_SIDE = 800  # of photos in a network without positions
 _MOST_SIDE = 8192
 _OWN_SIZES = ("ConvNextImageProcessor", "Siglip2ImageProcessor")  # they cut photos, or choose a size by themselves
@@ -162,13 +162,14 @@ def read_config(model: NamedModel) -> Any:
         raise ValueError(
             f"{model.name}: config.json: model_type {printable(repr(kind))} is none that transformers knows"
         )
-    with _strange_settings(model):
+    with _inside_transformers(model):
         return CONFIG_MAPPING[kind].from_dict(settings)
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """No progress bars and reports of transformers: what they tell is checked here."""
+def _inside_transformers(model: NamedModel) -> Iterator[None]:
+    """Gives errors one line, as settings of a stranger raise almost anything, and shows no bars and reports: what they
+    tell is checked here."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -176,20 +177,15 @@ def _silence() -> Iterator[None]:
     logging.disable_progress_bar()
     try:
         yield
+    except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith(model.name):
+            raise
+        reason = f"{type(error).__name__}: {printable(first_line(error), 300)}"
+        raise ValueError(f"{model.name}: its settings make no network that runs: {reason}") from None
     finally:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-@contextmanager
-def _strange_settings(model: NamedModel) -> Iterator[None]:
-    """Settings of a stranger make transformers raise almost anything."""
-    try:
-        yield
-    except Exception as error:
-        reason = printable(first_line(error), 300)
-        raise ValueError(f"{model.name}: its settings make no network: {type(error).__name__}: {reason}") from None
 
 
 def weight_files(model: NamedModel) -> list[Path]:
@@ -237,7 +233,7 @@ def load_network(model: NamedModel, auto_class: Any, device: str, *, unused: tup
         raise ValueError(f"{model.name}: a {config.model_type} is no model for {auto_class.__name__}")
     weights = read_weights(model)
     kind = _measured_class(model, auto_class, config, weights)
-    with _silence(), _strange_settings(model):
+    with _inside_transformers(model):
         network, loaded = kind.from_pretrained(
             None,
             config=config,
@@ -278,7 +274,7 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
     with ExitStack() as stack:
         hook = register_module_module_registration_hook(counted)
         stack.callback(hook.remove)
-        for context in (_silence(), _strange_settings(model), torch.device("meta"), no_init_weights()):
+        for context in (_inside_transformers(model), torch.device("meta"), no_init_weights()):
             stack.enter_context(context)
         stack.enter_context(meta_device_safe_creation_ops())
         network = auto_class.from_config(config, dtype=torch.float32)
@@ -301,7 +297,7 @@ def load_backbone(model: NamedModel, device: str, mode: str) -> VisionBackbone:
         (model_folder(model) / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")
     ):
         raise ValueError(f"{model.name}: has no preprocessor_config.json, which says how photos are resized and scaled")
-    with _silence(), _strange_settings(model):
+    with _inside_transformers(model):
         processor = AutoImageProcessor.from_pretrained(
             model_folder(model), local_files_only=True, backend="torchvision"
         )
@@ -320,12 +316,12 @@ class VisionBackbone:
     """
 
     def __init__(self, model: NamedModel, network: Any, processor: Any, part: str, layer: int | None) -> None:
-        self._model, self._network, self._processor, self._part, self._layer = model, network, processor, part, layer
-        self._tower = network if part == "projection" else getattr(network, "vision_model", network)
+        self._model, self._processor, self._part, self._layer = model, processor, part, layer
+        self._network = network if part == "projection" else getattr(network, "vision_model", network)
         if part == "projection" and not hasattr(network, "get_image_features"):
             raise ValueError(f"{model.name}: a {type(network).__name__} has no projection; take #pooled")
         config = getattr(network.config, "vision_config", network.config)
-        self._config, self._run = config, network.get_image_features if part == "projection" else self._tower
+        self._config, self._run = config, network.get_image_features if part == "projection" else self._network
         self._options = inspect.signature(getattr(self._run, "forward", self._run)).parameters
         # One grid from patches to the end, or fewer cells with each stage.
         self._one_grid = (
@@ -335,32 +331,47 @@ class VisionBackbone:
         self._native = _pair(
             getattr(config, "image_size", None) or self._cell * math.isqrt(getattr(config, "num_patches", 256))
         )
-        self._device = next(self._tower.parameters()).device
+        self._device = next(self._network.parameters()).device
         self._special, self._any_shape, self._own_pooling = 0, True, True
-        self.pools: tuple[str, ...] = ("crop",)
         with torch.inference_mode():
             self._check_sides(self._whole(self._longest()))
             self._check_sides(self._square())
-            if part == "tokens":
-                self.pools = ("roi", "crop")
+            if part == "tokens" or not self._pools_itself():
                 self._measure()
-            elif part == "pooled":
-                blank = torch.zeros(1, 3, *self._square(), device=self._device)
-                self._own_pooling = self._outputs(blank).get("pooler_output") is not None
-                if not self._own_pooling:
-                    self._measure()
+                self._own_pooling = False
+            if not self._any_shape and model.longest_side not in (0, max(self._native)):
+                width, height = self._native[::-1]
+                raise ValueError(
+                    f"{model.name}: takes photos of {width} x {height} pixels alone; leave longest_side out"
+                )
+            self.pools: tuple[str, ...] = ("roi", "crop") if part == "tokens" else ("crop",)
             self.feature_dim = self.crop_vectors([np.zeros((8, 8, 3), np.uint8)]).shape[1]
 
+    def _pools_itself(self) -> bool:
+        """Whether the network gives a vector of a picture; finds out whether it takes other sides than its own."""
+        try:
+            found = self._outputs(torch.zeros(1, 3, *self._square(), device=self._device))
+        except (RuntimeError, ValueError):
+            self._any_shape = False
+            found = self._outputs(torch.zeros(1, 3, *self._native, device=self._device))
+        return found.get("pooler_output") is not None
+
     def _measure(self) -> None:
-        """Counts special tokens, checks that they come first, finds the stride, and whether other shapes can be placed."""
-        height, width = probe = self._native if self._one_grid else (_PROBE, _PROBE)
-        self._check_sides(probe)
+        """Counts special tokens, checks that they come first, and finds the stride."""
+        try:
+            self._check_map((4 * self._cell, 6 * self._cell) if self._one_grid else _PROBE)
+        except (RuntimeError, ValueError):
+            self._any_shape = False
+            self._check_map(self._native)
+
+    def _check_map(self, sides: tuple[int, int]) -> None:
+        height, width = sides
         pixels = torch.zeros(3, 3, height, width, device=self._device)
         pixels[1, :, : self._cell, : self._cell] = 1
         pixels[2, :, height - self._cell :, width - self._cell :] = 1
         found = self._outputs(pixels, hidden=True)
-        tokens, states = found["last_hidden_state"], found.get("hidden_states")
-        rows, columns = tokens.shape[2:] if tokens.dim() == 4 else self._grid(found, probe, None)
+        tokens, states = found["last_hidden_state"], found.get("hidden_states") or ()
+        rows, columns = tokens.shape[2:] if tokens.dim() == 4 else self._grid(found, sides, None)
         if tokens.dim() == 3:
             self._special = tokens.shape[1] - rows * columns
             if self._special < 0 or (self._one_grid and not _are_patches(states[0], self._special)):
@@ -368,14 +379,10 @@ class VisionBackbone:
                     f"{self._model.name}: its {tokens.shape[1]} tokens are no map of patches; take #pooled"
                 )
         if self._layer is not None and not -len(states) <= self._layer < len(states):
-            raise ValueError(f"{self._model.name}: has hidden states 0 to {len(states) - 1}, and so from the end")
+            raise ValueError(f"{self._model.name}: has hidden states 0 to {len(states) - 1}, or -1 to -{len(states)}")
+        self._map(found, sides)
         if not self._one_grid:
-            self._cell = _PROBE // rows
-        try:
-            self._map(self._outputs(pixels[:1].repeat(1, 1, 1, 2), hidden=True), (height, 2 * width))
-        except (RuntimeError, ValueError):
-            self._any_shape = False
-        self._map(found, probe)
+            self._cell = height // rows
 
     def _check_sides(self, sides: tuple[int, int]) -> None:
         if not 0 < min(sides) <= max(sides) <= _MOST_SIDE:
@@ -472,19 +479,18 @@ class VisionBackbone:
         """As `VisionNetwork.crop_vectors`: the mean of the cells of "tokens", else the network's own vector."""
         sides = self._square()
         found = self._outputs(self._pixels(crops, sides), hidden=self._layer is not None or not self._one_grid)
-        if self._part == "tokens" or not (self._own_pooling or self._special):
-            vectors = self._map(found, sides).float().mean(dim=(2, 3))
-        elif self._own_pooling:
-            vectors = found["pooler_output"].float().flatten(1)
+        if self._own_pooling:
+            vectors: Tensor = found["pooler_output"].flatten(1)
+        elif self._part == "pooled" and self._special:
+            vectors = found["last_hidden_state"][:, 0]
         else:
-            vectors = found["last_hidden_state"][:, 0].float()
-        return vectors
+            vectors = self._map(found, sides).mean(dim=(2, 3))
+        return vectors.float()
 
     def describe(self, pool: str) -> dict[str, Any]:
         """As `VisionNetwork.describe`. The settings are those of the vision network that differ from its defaults."""
-        made = self._network if self._part == "projection" else self._tower
         left_out = ("text",) if self._part == "projection" else ("pooler.",) if self._part == "tokens" else ()
-        state = {name: value for name, value in made.state_dict().items() if not name.startswith(left_out)}
+        state = {name: value for name, value in self._network.state_dict().items() if not name.startswith(left_out)}
         settings = {name: value for name, value in self._config.to_diff_dict().items() if name not in _NO_SETTINGS}
         found = self._processor
         pooled = "pooler" if self._own_pooling else "class token" if self._special else "mean of cells"
@@ -511,8 +517,8 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _are_patches(states: Tensor, special: int) -> bool:
-    """Whether the first and the last patch of a photo, which the second and the third of these differ in from the first,
-    are the tokens after `special` ones and at the end."""
+    """Whether the first and the last patch of a photo are the tokens after `special` ones and at the end: the second of
+    these photos differs from the first in its first patch, the third in its last."""
     moved = (states[1:] - states[:1]).abs().sum(dim=2).argmax(dim=1).tolist()
     return moved == [special, states.shape[1] - 1]
 
