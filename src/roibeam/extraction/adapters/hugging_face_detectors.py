@@ -1,0 +1,314 @@
+"""Object detection of Hugging Face transformers, with fixed classes or with queries (zero-shot).
+
+    photo -> the model's image processor -> network -> the model's own post-processing, at a threshold that keeps all
+
+The vector of a detection is what the class head reads: the decoder's last state of the query that the detection came
+from; of OWL-ViT and OWLv2 the class head's embedding of the patch, which is compared with those of the texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roibeam.extraction.adapters.any_detector import Detections
+from roibeam.extraction.adapters.hugging_face import (
+    _silence,
+    _strange_settings,
+    load_network,
+    model_folder,
+    read_config,
+    read_json,
+)
+from roibeam.extraction.adapters.named_model import NamedModel
+from roibeam.extraction.network.state import weights_digest
+from roibeam.messages import printable
+
+# By model_type. A softmax has a last class of its own for no object; a sigmoid decides each class by itself.
+_SOFTMAX = ("detr", "table-transformer", "yolos")
+_SIGMOID = (
+    *("conditional_detr", "dab-detr", "deformable_detr", "lw_detr", "rf_detr"),
+    *("rt_detr", "rt_detr_v2", "d_fine", "deimv2"),
+)
+_OWL = ("owlvit", "owlv2")
+_GROUNDED = ("grounding-dino", "mm-grounding-dino")  # queries are one text, a logit a token
+_OMDET = ("omdet-turbo",)
+_ZERO_SHOT = (*_OWL, *_GROUNDED, *_OMDET)
+
+_WIDTHS = {"yolos": "hidden_size", "dab-detr": "hidden_size", "omdet-turbo": "decoder_hidden_dim"}
+_KEEPS_ALL = -1.0  # below every score
+_NO_NMS = 2.0  # above every overlap
+_PLACEHOLDERS = ("n/a", "background", "__background__", "no-object", "no object", "no_object")
+_MOST_PIXELS = 8192  # of a side of the network's input
+_INPUT_RULES = (
+    *("do_resize", "size", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
+    *("do_pad", "pad_size", "size_divisor"),
+)
+# Of config.json: what does not decide the numbers, or stands elsewhere.
+_NO_RULES = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "id2label", "label2id", "architectures")
+
+
+def class_names(model: NamedModel) -> tuple[str, ...] | None:
+    """See `NamedModel.names`: of a zero-shot detector the queries, which were found to fit.
+
+    Raises:
+        ValueError: for a model that detects nothing, queries where it takes none or needs some, or too many of them.
+    """
+    config = _detector_config(model)
+    if config.model_type in _ZERO_SHOT:
+        _check_queries(model, config, _processor(model, config))
+        return model.queries
+    return _classes(config)[1]
+
+
+def load_detector(model: NamedModel, device: str, mode: str) -> HuggingFaceDetector:
+    """See `NamedModel.detector`."""
+    from transformers import AutoModelForObjectDetection, AutoModelForZeroShotObjectDetection
+
+    config = _detector_config(model)
+    processor = _processor(model, config)
+    zero_shot = config.model_type in _ZERO_SHOT
+    if zero_shot:
+        _check_queries(model, config, processor)
+    auto_class = AutoModelForZeroShotObjectDetection if zero_shot else AutoModelForObjectDetection
+    return HuggingFaceDetector(model, processor, load_network(model, auto_class, device), device)
+
+
+class HuggingFaceDetector:
+    """A `DetectionModel` of transformers.
+
+    Args:
+        processor: of images; of a zero-shot detector of images and texts.
+        network: on the device, for evaluation.
+    """
+
+    describes_boxes = False
+
+    def __init__(self, model: NamedModel, processor: Any, network: Any, device: str) -> None:
+        self.model, self.processor, self.network, self.device = model, processor, network, torch.device(device)
+        config = network.config
+        self.family: str = config.model_type
+        self.has_distribution = self.family in _SOFTMAX
+        if self.family in _ZERO_SHOT:
+            self.num_classes, self.rows = len(model.queries), torch.arange(len(model.queries))
+        else:
+            self.rows = _classes(config)[0]
+            self.num_classes = int((self.rows >= 0).sum())
+            given = model.class_names
+            if given is not None and len(given) != self.num_classes:
+                raise ValueError(f"{model.name}: has {self.num_classes} classes; {len(given)} names were given")
+        if self.family in _OMDET:
+            # Texts that fall out of the cache would be computed anew beside others, and then round otherwise.
+            network.language_cache_class.capacity = max(network.language_cache_class.capacity, self.num_classes)
+        widths = (
+            (config.text_config, "hidden_size")
+            if self.family in _OWL
+            else (config, _WIDTHS.get(self.family, "d_model"))
+        )
+        self.feature_dim = int(getattr(*widths))
+        self._digest = weights_digest(network.state_dict())
+
+    def describe(self) -> dict[str, Any]:
+        """See `DetectionModel.describe`."""
+        rules = image_processor(self.processor).to_dict()
+        settings = read_json(model_folder(self.model) / "config.json", self.model.name)
+        deciding = {name: value for name, value in settings.items() if name not in _NO_RULES}
+        found = {
+            "model": "hf:folder" if Path(self.model.target).is_dir() else self.model.name,
+            "model_type": self.family,
+            "weights": self._digest,
+            "config": hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest(),
+            "input": {name: rules[name] for name in _INPUT_RULES if rules.get(name) is not None},
+            "threshold": _KEEPS_ALL,
+        }
+        return found | ({"queries": list(self.model.queries)} if self.family in _ZERO_SHOT else {})
+
+    def __call__(self, photo: np.ndarray) -> Detections:
+        """See `DetectionModel.__call__`."""
+        # A photo of three rows or columns would else be taken for one with its channels in front.
+        options = {"return_tensors": "pt", "input_data_format": "channels_last"}
+        if self.family in _ZERO_SHOT:
+            # The processors of both kinds take one list of queries for each photo.
+            inputs = self.processor(images=[photo], text=[list(self.model.queries)], **options)
+        else:
+            inputs = self.processor(images=[photo], **options)
+        states = {"output_hidden_states": True} if self.family in _OMDET else {}
+        outputs = self.network(**inputs.to(self.device), **states)
+        boxes, scores, labels, queries = self._post_processed(outputs, photo.shape[:2])
+        if self.family in _GROUNDED:
+            labels = self._query_of_tokens(outputs.logits[0].float(), inputs["input_ids"][0])[queries]
+        class_ids = self.rows.to(labels.device)[labels]
+        kept = class_ids >= 0
+        probabilities = self._probabilities(outputs.logits[0])[queries][kept] if self.has_distribution else None
+        vectors = self._states(outputs)[queries][kept].float()
+        return Detections(boxes[kept], scores[kept], class_ids[kept], vectors, probabilities)
+
+    def _post_processed(self, outputs: Any, image_hw: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Boxes, scores, classes as the network counts them, and from which query of the network each came."""
+        omdet = self.family in _OMDET
+        logits = (outputs.decoder_class_logits if omdet else outputs.logits).float()
+        boxes = (outputs.decoder_coord_logits if omdet else outputs.pred_boxes).float()
+        # The post-processing sorts and chooses, and drops the number of the query: so it is run on boxes that are
+        # these numbers too.
+        count = boxes.shape[1]
+        numbers = torch.zeros_like(boxes)
+        numbers[..., :2] = (torch.arange(count, device=boxes.device) / count)[None, :, None]
+        if omdet:
+            whole = self.processor.post_process_grounded_object_detection
+        else:
+            whole = image_processor(self.processor).post_process_object_detection
+
+        def processed(boxes: Tensor, size: tuple[int, int], **options: float) -> dict[str, Tensor]:
+            names = ("decoder_class_logits", "decoder_coord_logits") if omdet else ("logits", "pred_boxes")
+            made = SimpleNamespace(**dict(zip(names, (logits, boxes), strict=True)))
+            made.classes_structure = [self.num_classes]
+            found: dict[str, Tensor] = whole(made, threshold=_KEEPS_ALL, target_sizes=[size], **options)[0]
+            return found
+
+        options = {"nms_threshold": _NO_NMS} if omdet else {}
+        found = processed(boxes, image_hw)
+        queries = processed(numbers, (count, count), **options)["boxes"][:, 0].round().long()
+        if omdet:  # its suppression looks at boxes: rows that it left are found again among all, which have one order
+            every = processed(boxes, image_hw, **options)
+            same = (found["boxes"][:, None] == every["boxes"]).all(dim=2)
+            for name in ("scores", "labels"):
+                same &= found[name][:, None] == every[name]
+            queries = queries[same.int().argmax(dim=1)]
+        return found["boxes"], found["scores"], found["labels"], queries
+
+    def _states(self, outputs: Any) -> Tensor:
+        """(queries, D): what the class head read."""
+        if self.family in _OWL:
+            states = outputs.class_embeds
+        elif self.family in _GROUNDED:
+            states = outputs.intermediate_hidden_states[:, -1]
+        else:
+            states = outputs.decoder_hidden_states[-1] if self.family in _OMDET else outputs.last_hidden_state
+        # The states of YOLOS are of all patches too; its queries are the last.
+        queries = len(outputs.logits[0]) if self.family == "yolos" else states.shape[1]
+        found: Tensor = states[0, -queries:]
+        return found
+
+    def _probabilities(self, logits: Tensor) -> Tensor:
+        """(queries, C + 1): softmax; placeholders are no object too."""
+        odds = logits.float().softmax(dim=1)
+        places = torch.where(self.rows < 0, self.num_classes, self.rows).to(odds.device)
+        places = torch.cat([places, places.new_tensor([self.num_classes])])
+        return odds.new_zeros(len(odds), self.num_classes + 1).index_add_(1, places, odds)
+
+    def _query_of_tokens(self, logits: Tensor, token_ids: Tensor) -> Tensor:
+        """(queries of the network,): the query of the user with the likeliest token; separators are of none."""
+        owners = _owners(token_ids, self.processor.tokenizer)
+        tokens = logits[:, : len(owners)].masked_fill(owners < 0, -torch.inf)
+        return owners[tokens.argmax(dim=1)]
+
+
+def image_processor(processor: Any) -> Any:
+    """The part of a processor that is of images."""
+    return getattr(processor, "image_processor", processor)
+
+
+def _owners(token_ids: Tensor, tokenizer: Any) -> Tensor:
+    """The query of each token of "[CLS] a query . another . [SEP]"; -1 of a dot and of the two ends."""
+    dots = token_ids == tokenizer.convert_tokens_to_ids(".")
+    owners = (dots.cumsum(dim=0) - dots.long()).masked_fill(dots, -1)
+    owners[[0, -1]] = -1
+    return owners
+
+
+def _detector_config(model: NamedModel) -> Any:
+    config = read_config(model)
+    family = config.model_type
+    if family not in (*_SOFTMAX, *_SIGMOID, *_ZERO_SHOT):
+        known = ", ".join(sorted((*_SOFTMAX, *_SIGMOID, *_ZERO_SHOT)))
+        raise ValueError(f"{model.name}: {printable(family)} is no detector that is known here; known are {known}")
+    if model.queries and family not in _ZERO_SHOT:
+        raise ValueError(f"{model.name}: {family} has its own classes and takes no --queries; leave them out")
+    if not model.queries and family in _ZERO_SHOT:
+        raise ValueError(
+            f"{model.name}: {family} looks for what --queries names; give a file with a query on each line"
+        )
+    return config
+
+
+def _classes(config: Any) -> tuple[Tensor, tuple[str, ...] | None]:
+    """The row of each of a config's labels among the classes, -1 for a placeholder; and the names of the classes."""
+    labels = [str(config.id2label.get(label, f"LABEL_{label}")) for label in range(config.num_labels)]
+    if all(label == f"LABEL_{at}" for at, label in enumerate(labels)):
+        return torch.arange(len(labels)), None
+    real = torch.tensor([label.strip().lower() not in _PLACEHOLDERS for label in labels])
+    rows = torch.where(real, real.cumsum(0) - 1, -1)
+    return rows, tuple(label for label, is_real in zip(labels, real.tolist(), strict=True) if is_real)
+
+
+def _processor(model: NamedModel, config: Any) -> Any:
+    """The processor of the folder, with the user's longest side."""
+    from transformers import AutoImageProcessor, AutoProcessor
+    from transformers.image_utils import SizeDict
+
+    kind = AutoProcessor if config.model_type in _ZERO_SHOT else AutoImageProcessor
+    with _silence(), _strange_settings(model):
+        processor = kind.from_pretrained(model_folder(model), local_files_only=True, trust_remote_code=False)
+    images = image_processor(processor)
+    has_texts = processor is not images and hasattr(processor, "tokenizer")
+    if not hasattr(images, "post_process_object_detection") or has_texts != (config.model_type in _ZERO_SHOT):
+        raise ValueError(
+            f"{model.name}: {type(processor).__name__} is no processor of a {config.model_type}; "
+            f"expected its own preprocessor_config.json"
+        )
+    rules = images.to_dict()
+    if rules.get("do_center_crop"):
+        raise ValueError(
+            f"{model.name}: its processor cuts out the middle of a photo; boxes would not refer to the whole"
+        )
+    if model.longest_side:
+        size = rules.get("size") or {}
+        if not size.get("longest_edge"):
+            raise ValueError(f"{model.name}: its input is of one size, {size}; leave the longest side out")
+        images.size = SizeDict(shortest_edge=model.longest_side, longest_edge=model.longest_side)
+        rules = images.to_dict()
+    for name in ("size", "pad_size"):
+        for side, pixels in (rules.get(name) or {}).items():
+            if pixels is not None and not 0 < pixels <= _MOST_PIXELS:
+                raise ValueError(f"{model.name}: {name} has {side} {pixels}; expected 1 to {_MOST_PIXELS} pixels")
+    return processor
+
+
+def _check_queries(model: NamedModel, config: Any, processor: Any) -> None:
+    """Refuses queries of which a tokenizer or network would cut something off.
+
+    Raises:
+        ValueError: with the number that fits.
+    """
+    tokenizer, queries, family = processor.tokenizer, model.queries, config.model_type
+
+    def length(text: str) -> int:
+        return len(tokenizer(text)["input_ids"])
+
+    limit = min(config.text_config.max_position_embeddings, tokenizer.model_max_length)
+    joined: Callable[[tuple[str, ...]], str] | None = None
+    if family in _GROUNDED:
+        limit = min(limit, config.max_text_len)
+        if dotted := next((query for query in queries if "." in query), None):
+            raise ValueError(f"{model.name}: query {printable(dotted)!r}: a dot ends a query of {family}; leave it out")
+        joined = lambda some: ". ".join(query.strip().lower() for query in some) + "."  # noqa: E731
+    elif family in _OMDET:
+        limit = min(limit, processor.text_kwargs["max_length"])
+        joined = lambda some: f"Detect {', '.join(some)}."  # noqa: E731
+    for query in queries:
+        if (tokens := length(query)) > limit:
+            raise ValueError(f"{model.name}: query {printable(query)!r} has {tokens} tokens; at most {limit} fit")
+    if joined is not None and (tokens := length(joined(queries))) > limit:
+        fitting = next(n for n in range(min(len(queries), limit), -1, -1) if length(joined(queries[:n])) <= limit)
+        raise ValueError(
+            f"{model.name}: {len(queries)} queries have {tokens} tokens as one text, of which {limit} fit; "
+            f"give the first {fitting}, or shorter ones"
+        )
