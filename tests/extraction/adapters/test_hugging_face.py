@@ -422,6 +422,8 @@ def test_a_repository_is_fetched_once_and_again_by_its_commit_where_it_is_not(hu
     shutil.rmtree(snapshot)  # as on a worker
     assert model.backbone("cpu", "exact").describe("roi") == first
     assert set(asked[1:]) == {("a/vit", "c0ffee")}
+    with pytest.raises(ValueError, match="there is no folder no; name one, or a repository"):
+        NamedModel("hf:./no").opened()
     with pytest.raises(OSError, match="a/other: the hub cannot be reached and its cache does not hold it"):
         NamedModel("hf:a/other").opened()
 

@@ -11,8 +11,8 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -56,15 +56,14 @@ def open_model(model: NamedModel) -> NamedModel:
         OSError: if the hub cannot be reached and its cache does not have the files.
     """
     local = Path(model.target).expanduser()
-    folder = local.absolute() if local.is_dir() else _fetched(model, _revision(model))
+    if not local.is_dir() and model.target.startswith((".", "/", "~")):
+        raise ValueError(f"{model.name}: there is no folder {local}; name one, or a repository as hf:<owner>/<name>")
+    revision = model.revision or model.name.partition("#")[0].partition("@")[2]
+    folder = local.absolute() if local.is_dir() else _fetched(model, revision)
     opened = replace(model, folder=str(folder), revision="" if local.is_dir() else folder.name)
     read_config(opened)
     weight_files(opened)
     return replace(opened, license=_license(folder / "README.md"))
-
-
-def _revision(model: NamedModel) -> str:
-    return model.revision or model.name.partition("#")[0].partition("@")[2]
 
 
 def _fetched(model: NamedModel, revision: str) -> Path:
@@ -131,24 +130,21 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
 
 def _refused(content: Any) -> Iterator[str]:
     """Settings at any depth that fetch or run something, or let transformers count far before anything is checked."""
-    if isinstance(content, dict):
-        timm = content.get("use_timm_backbone", False) is True and find_spec("timm") is not None
-        for key, value in content.items():
-            if (
-                (key in _REFUSED and value)
-                or (key.endswith(("attn_implementation", "_implementation_internal")) and value not in _ATTENTION)
-                or (key == "backbone" and isinstance(value, str) and not content.get("backbone_config") and not timm)
-                or (key.endswith(_COUNTS) and _greatest(value) > _MOST_COUNTED)
-            ):
-                yield f"{key} {json.dumps(value)}"
-    for value in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+    if not isinstance(content, dict):
+        for value in content if isinstance(content, list) else ():
+            yield from _refused(value)
+        return
+    timm = content.get("use_timm_backbone", False) is True and find_spec("timm") is not None
+    for key, value in content.items():
+        counted = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int | float)]
+        if (
+            (key in _REFUSED and value)
+            or (key.endswith(("attn_implementation", "_implementation_internal")) and value not in _ATTENTION)
+            or (key == "backbone" and isinstance(value, str) and not content.get("backbone_config") and not timm)
+            or (key.endswith(_COUNTS) and max(counted, default=0) > _MOST_COUNTED)
+        ):
+            yield f"{key} {json.dumps(value)}"
         yield from _refused(value)
-
-
-def _greatest(value: Any) -> float:
-    return max(
-        (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int | float)), default=0
-    )
 
 
 def read_config(model: NamedModel) -> Any:
@@ -275,13 +271,12 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
         if count > most_modules:
             raise ValueError(f"more than {most_modules:,} modules for {len(weights):,} weights in its files")
 
-    with ExitStack() as stack:
-        hook = register_module_module_registration_hook(counted)
-        stack.callback(hook.remove)
-        for context in (_inside_transformers(model), torch.device("meta"), no_init_weights()):
-            stack.enter_context(context)
-        stack.enter_context(meta_device_safe_creation_ops())
-        network = auto_class.from_config(config, dtype=torch.float32)
+    hook = register_module_module_registration_hook(counted)
+    try:
+        with _inside_transformers(model), torch.device("meta"), no_init_weights(), meta_device_safe_creation_ops():
+            network = auto_class.from_config(config, dtype=torch.float32)
+    finally:
+        hook.remove()
     numbers = sum(each.numel() for each in (*network.parameters(), *network.buffers()))
     there = sum(each.numel() for each in weights.values())
     if numbers > _SHARED * there + _SPARE_NUMBERS:
@@ -334,43 +329,37 @@ class VisionBackbone:
         self._longest = model.longest_side or (max(self._native) if self._one_grid else _CONVOLUTIONAL_SIDE)
         self._by_numbers = any(hasattr(processor, name) for name in _OWN_SIZES)
         self._device = next(self._network.parameters()).device
-        self._special, self._any_shape, self._own_pooling = 0, True, True
+        self._special, self._any_shape, self._own_pooling = 0, True, False
         with torch.inference_mode():
             for height, width in (self._whole((self._longest, self._longest)), self._square(), self._native):
                 cells = height * width // self._cell**2 if self._one_grid else 0
                 if not 0 < max(height, width) <= _MOST_SIDE or cells > _MOST_CELLS:
                     raise ValueError(f"{model.name}: photos of {width} x {height} pixels; at most {_MOST_SIDE} a side")
-            if part == "tokens" or not self._pools_itself():
-                self._measure()
-                self._own_pooling = False
+            if part != "tokens":
+                blank = self._either(
+                    lambda sides: self._outputs(torch.zeros(1, 3, *sides, device=self._device)), self._square()
+                )
+                self._own_pooling = blank.get("pooler_output") is not None
+            if not self._own_pooling:
+                self._either(self._check_map, (4 * self._cell, 6 * self._cell) if self._one_grid else _PROBE)
             if not self._any_shape and model.longest_side not in (0, max(self._native)):
                 sides = f"{self._native[1]} x {self._native[0]}"
                 raise ValueError(f"{model.name}: takes photos of {sides} pixels alone; leave longest_side out")
             self.pools: tuple[str, ...] = ("roi", "crop") if part == "tokens" else ("crop",)
             self.feature_dim = self.crop_vectors([np.zeros((8, 8, 3), np.uint8)]).shape[1]
 
-    def _pools_itself(self) -> bool:
-        """Whether the network gives a vector of a picture; finds out whether it takes other sides than its own."""
+    def _either(self, run: Callable[[tuple[int, int]], Any], sides: tuple[int, int]) -> Any:
+        """What a run on photos of these sides gives, or on those of the network's own if it takes no others."""
         try:
-            found = self._outputs(torch.zeros(1, 3, *self._square(), device=self._device))
+            return run(sides)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError):
             self._any_shape = False
-            found = self._outputs(torch.zeros(1, 3, *self._native, device=self._device))
-        return found.get("pooler_output") is not None
-
-    def _measure(self) -> None:
-        """Counts special tokens, checks that they come first, and finds the stride."""
-        try:
-            self._check_map((4 * self._cell, 6 * self._cell) if self._one_grid else _PROBE)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, ValueError):
-            self._any_shape = False
-            self._check_map(self._native)
+            return run(self._native)
 
     def _check_map(self, sides: tuple[int, int]) -> None:
+        """Counts special tokens, checks that they come first, and finds the stride."""
         height, width = sides
         pixels = torch.zeros(3, 3, height, width, device=self._device)
         pixels[1, :, : self._cell, : self._cell] = 1
@@ -498,7 +487,7 @@ class VisionBackbone:
         vector = {"tokens": "cells" if pool == "roi" else "mean of cells", "pooled": pooled}.get(self._part, self._part)
         side = {"longest_side": self._longest, "multiple_of": self._cell}
         described = {
-            "name": f"hf:{'folder' if Path(self._model.target).is_dir() else self._model.target}#{self._part}",
+            "name": f"hf:{self._model.target if self._model.revision else 'folder'}#{self._part}",
             "layer": self._layer,
             "vector": vector,
             "weights": weights_digest(state),
@@ -525,10 +514,9 @@ def _are_patches(states: Tensor, special: int) -> bool:
     return moved == [special, states.shape[1] - 1]
 
 
-def class_names(model: NamedModel) -> tuple[str, ...] | None:
+def class_names(model: NamedModel) -> Any:
     """See `NamedModel.names`."""
-    found: tuple[str, ...] | None = _detectors().class_names(model)
-    return found
+    return _detectors().class_names(model)
 
 
 def load_detector(model: NamedModel, device: str, mode: str) -> Any:
