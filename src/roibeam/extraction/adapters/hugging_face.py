@@ -6,9 +6,12 @@ for packages of quantization is refused; weights go through the reader of files.
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -16,10 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from roibeam.extraction.adapters.any_detector import FeatureMap
 from roibeam.extraction.adapters.named_model import NamedModel
+from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import hub_errors
 from roibeam.messages import first_line, printable
@@ -30,6 +36,12 @@ _MOST_CARD = 2**20
 _REFUSED = ("auto_map", "quantization_config", "fusion_config")
 _ATTENTION = (None, "eager", "sdpa")  # others are packages, or code of a hub
 _LICENSE = re.compile(r"^license(?:_name)?:[ \t]*[\"']?([^\s\"'#\[\]]+)", re.MULTILINE)
+_PROBE = (256, 384)  # sides of the photo that tells strides
+_CONVOLUTIONAL_SIDE = 800  # of photos in a network without positions
+_MOST_SIDE = 8192
+_OWN_SIZES = ("ConvNextImageProcessor", "Siglip2ImageProcessor")  # they cut photos, or choose a size by themselves
+_PIXEL_NUMBERS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
+_NO_SETTINGS = ("_name_or_path", "transformers_version", "architectures", "dtype", "id2label", "label2id")
 # Numbers and modules of a network beside those that its file gives reason for.
 _SHARED, _SPARE_NUMBERS, _SPARE_MODULES, _MODULES_A_TENSOR = 8, 2**26, 2000, 16
 
@@ -150,13 +162,14 @@ def read_config(model: NamedModel) -> Any:
         raise ValueError(
             f"{model.name}: config.json: model_type {printable(repr(kind))} is none that transformers knows"
         )
-    with _strange_settings(model):
+    with _inside_transformers(model):
         return CONFIG_MAPPING[kind].from_dict(settings)
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """No progress bars and reports of transformers: what they tell is checked here."""
+def _inside_transformers(model: NamedModel) -> Iterator[None]:
+    """Gives errors one line, as settings of a stranger raise almost anything, and shows no bars and reports: what they
+    tell is checked here."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -164,20 +177,15 @@ def _silence() -> Iterator[None]:
     logging.disable_progress_bar()
     try:
         yield
+    except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith(model.name):
+            raise
+        reason = f"{type(error).__name__}: {printable(first_line(error), 300)}"
+        raise ValueError(f"{model.name}: its settings make no network that runs: {reason}") from None
     finally:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-@contextmanager
-def _strange_settings(model: NamedModel) -> Iterator[None]:
-    """Settings of a stranger make transformers raise almost anything."""
-    try:
-        yield
-    except Exception as error:
-        reason = printable(first_line(error), 300)
-        raise ValueError(f"{model.name}: its settings make no network: {type(error).__name__}: {reason}") from None
 
 
 def weight_files(model: NamedModel) -> list[Path]:
@@ -216,7 +224,7 @@ def load_network(model: NamedModel, auto_class: Any, device: str, *, unused: tup
 
     Args:
         auto_class: of transformers, such as `AutoModel`; it chooses the class.
-        unused: beginnings of names of weights that may be missing, as nothing reads what they make.
+        unused: parts of the network that it goes without where their weights are missing.
     Raises:
         ValueError: if a weight is missing or of another shape; if the settings are of a network far beyond the weights.
     """
@@ -225,7 +233,7 @@ def load_network(model: NamedModel, auto_class: Any, device: str, *, unused: tup
         raise ValueError(f"{model.name}: a {config.model_type} is no model for {auto_class.__name__}")
     weights = read_weights(model)
     kind = _measured_class(model, auto_class, config, weights)
-    with _silence(), _strange_settings(model):
+    with _inside_transformers(model):
         network, loaded = kind.from_pretrained(
             None,
             config=config,
@@ -236,7 +244,10 @@ def load_network(model: NamedModel, auto_class: Any, device: str, *, unused: tup
         )
     for name, found, expected in sorted(loaded["mismatched_keys"]):
         raise ValueError(f"{model.name}: {name} has the shape {tuple(found)}, the network {tuple(expected)}")
-    missing = sorted(name for name in loaded["missing_keys"] if not name.startswith(unused or ("\0",)))
+    for part in unused:
+        if any(name.startswith(f"{part}.") for name in loaded["missing_keys"]):
+            setattr(network, part, None)
+    missing = sorted(name for name in loaded["missing_keys"] if name.partition(".")[0] not in unused)
     if missing or loaded["error_msgs"]:
         what = f"{len(missing)} weights are missing, such as {missing[0]}" if missing else loaded["error_msgs"][0]
         raise ValueError(f"{model.name}: {what}; is the file of a {kind.__name__}?")
@@ -263,7 +274,7 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
     with ExitStack() as stack:
         hook = register_module_module_registration_hook(counted)
         stack.callback(hook.remove)
-        for context in (_silence(), _strange_settings(model), torch.device("meta"), no_init_weights()):
+        for context in (_inside_transformers(model), torch.device("meta"), no_init_weights()):
             stack.enter_context(context)
         stack.enter_context(meta_device_safe_creation_ops())
         network = auto_class.from_config(config, dtype=torch.float32)
@@ -272,6 +283,244 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
     if numbers > _SHARED * there + _SPARE_NUMBERS:
         raise ValueError(f"{model.name}: its settings are of {numbers:,} numbers, its files hold {there:,}")
     return type(network)
+
+
+def load_backbone(model: NamedModel, device: str, mode: str) -> VisionBackbone:
+    """See `NamedModel.backbone`."""
+    from transformers import AutoImageProcessor, AutoModel
+
+    part, _, layer = (model.part or "tokens").partition(":")
+    if layer and not re.fullmatch("-?[0-9]{1,4}", layer):
+        raise ValueError(f"{model.name}: {layer!r} is no layer; write the number of a hidden state, such as #tokens:-2")
+    network = load_network(model, AutoModel, device, unused=("pooler",))
+    if not any(
+        (model_folder(model) / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")
+    ):
+        raise ValueError(f"{model.name}: has no preprocessor_config.json, which says how photos are resized and scaled")
+    with _inside_transformers(model):
+        processor = AutoImageProcessor.from_pretrained(
+            model_folder(model), local_files_only=True, backend="torchvision"
+        )
+        return VisionBackbone(model, network, processor, part, int(layer) if layer else None)
+
+
+class VisionBackbone:
+    """A `VisionNetwork` of transformers' vision networks, and of the vision towers of those that read text too.
+
+    A photo is resized as a whole to sides that patches divide, with its shape kept where the network can place other
+    shapes; its cells are the network's patches. A crop is resized to the processor's square.
+
+    Args:
+        part: "tokens", "pooled" or "projection".
+        layer: row of `hidden_states`; None for `last_hidden_state`.
+    """
+
+    def __init__(self, model: NamedModel, network: Any, processor: Any, part: str, layer: int | None) -> None:
+        self._model, self._processor, self._part, self._layer = model, processor, part, layer
+        self._network = network if part == "projection" else getattr(network, "vision_model", network)
+        if part == "projection" and not hasattr(network, "get_image_features"):
+            raise ValueError(f"{model.name}: a {type(network).__name__} has no projection; take #pooled")
+        config = getattr(network.config, "vision_config", network.config)
+        self._config, self._run = config, network.get_image_features if part == "projection" else self._network
+        self._options = inspect.signature(getattr(self._run, "forward", self._run)).parameters
+        # One grid from patches to the end, or fewer cells with each stage.
+        self._one_grid = (
+            hasattr(config, "hidden_size") and hasattr(config, "patch_size") and not hasattr(config, "depths")
+        )
+        self._cell = _pair(config.patch_size)[0] if self._one_grid else 1
+        self._native = _pair(
+            getattr(config, "image_size", None) or self._cell * math.isqrt(getattr(config, "num_patches", 256))
+        )
+        self._device = next(self._network.parameters()).device
+        self._special, self._any_shape, self._own_pooling = 0, True, True
+        with torch.inference_mode():
+            self._check_sides(self._whole(self._longest()))
+            self._check_sides(self._square())
+            if part == "tokens" or not self._pools_itself():
+                self._measure()
+                self._own_pooling = False
+            if not self._any_shape and model.longest_side not in (0, max(self._native)):
+                width, height = self._native[::-1]
+                raise ValueError(
+                    f"{model.name}: takes photos of {width} x {height} pixels alone; leave longest_side out"
+                )
+            self.pools: tuple[str, ...] = ("roi", "crop") if part == "tokens" else ("crop",)
+            self.feature_dim = self.crop_vectors([np.zeros((8, 8, 3), np.uint8)]).shape[1]
+
+    def _pools_itself(self) -> bool:
+        """Whether the network gives a vector of a picture; finds out whether it takes other sides than its own."""
+        try:
+            found = self._outputs(torch.zeros(1, 3, *self._square(), device=self._device))
+        except (RuntimeError, ValueError):
+            self._any_shape = False
+            found = self._outputs(torch.zeros(1, 3, *self._native, device=self._device))
+        return found.get("pooler_output") is not None
+
+    def _measure(self) -> None:
+        """Counts special tokens, checks that they come first, and finds the stride."""
+        try:
+            self._check_map((4 * self._cell, 6 * self._cell) if self._one_grid else _PROBE)
+        except (RuntimeError, ValueError):
+            self._any_shape = False
+            self._check_map(self._native)
+
+    def _check_map(self, sides: tuple[int, int]) -> None:
+        height, width = sides
+        pixels = torch.zeros(3, 3, height, width, device=self._device)
+        pixels[1, :, : self._cell, : self._cell] = 1
+        pixels[2, :, height - self._cell :, width - self._cell :] = 1
+        found = self._outputs(pixels, hidden=True)
+        tokens, states = found["last_hidden_state"], found.get("hidden_states") or ()
+        rows, columns = tokens.shape[2:] if tokens.dim() == 4 else self._grid(found, sides, None)
+        if tokens.dim() == 3:
+            self._special = tokens.shape[1] - rows * columns
+            if self._special < 0 or (self._one_grid and not _are_patches(states[0], self._special)):
+                raise ValueError(
+                    f"{self._model.name}: its {tokens.shape[1]} tokens are no map of patches; take #pooled"
+                )
+        if self._layer is not None and not -len(states) <= self._layer < len(states):
+            raise ValueError(f"{self._model.name}: has hidden states 0 to {len(states) - 1}, or -1 to -{len(states)}")
+        self._map(found, sides)
+        if not self._one_grid:
+            self._cell = height // rows
+
+    def _check_sides(self, sides: tuple[int, int]) -> None:
+        if not 0 < min(sides) <= max(sides) <= _MOST_SIDE:
+            raise ValueError(
+                f"{self._model.name}: photos of {sides[1]} x {sides[0]} pixels; at most {_MOST_SIDE} a side"
+            )
+
+    def _outputs(self, pixels: Tensor, *, hidden: bool = False) -> Any:
+        """The bare network's outputs for (n, 3, height, width)."""
+        sides = (pixels.shape[2], pixels.shape[3])
+        options: dict[str, Any] = {"output_hidden_states": True} if hidden else {}
+        if "interpolate_pos_encoding" in self._options and sides != self._native:
+            options["interpolate_pos_encoding"] = True
+        if "spatial_shapes" in self._options:  # SigLIP 2 takes rows of patches, (row, column, channel)
+            rows, columns = sides[0] // self._cell, sides[1] // self._cell
+            pixels = pixels.unflatten(3, (columns, self._cell)).unflatten(2, (rows, self._cell))
+            pixels = pixels.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+            options["pixel_attention_mask"] = pixels.new_ones(pixels.shape[:2], dtype=torch.int64)
+            options["spatial_shapes"] = torch.tensor([[rows, columns]] * len(pixels), device=pixels.device)
+        return self._run(pixels, **options)
+
+    def _grid(self, found: Any, sides: tuple[int, int], layer: int | None) -> tuple[int, int]:
+        """Rows and columns of cells that are tokens."""
+        if self._one_grid:
+            return sides[0] // self._cell, sides[1] // self._cell
+        maps = found.get("reshaped_hidden_states") or found["hidden_states"]
+        rows, columns = maps[-1 if layer is None else layer].shape[2:]
+        return rows, columns
+
+    def _map(self, found: Any, sides: tuple[int, int]) -> Tensor:
+        """(n, C, rows, columns)."""
+        values: Tensor = found["last_hidden_state"] if self._layer is None else found["hidden_states"][self._layer]
+        if values.dim() == 3:
+            rows, columns = self._grid(found, sides, self._layer)
+            if values.shape[1] != self._special + rows * columns:
+                raise ValueError(
+                    f"{self._model.name}: {values.shape[1]} tokens are no map of {rows} x {columns} patches"
+                )
+            values = values[:, self._special :].transpose(1, 2).unflatten(2, (rows, columns))
+        if values.dim() != 4 or values.shape[2] * sides[1] != values.shape[3] * sides[0]:
+            raise ValueError(f"{self._model.name}: {tuple(values.shape)} is no map of {sides[1]} x {sides[0]} pixels")
+        return values
+
+    def _whole(self, sides: tuple[float, float]) -> tuple[int, int]:
+        """Sides that a photo is resized to: those that cells divide."""
+        height, width = (max(1, round(side / self._cell)) * self._cell for side in sides)
+        return (height, width) if self._any_shape else self._native
+
+    def _square(self) -> tuple[int, int]:
+        """Sides of a crop."""
+        if side := self._model.longest_side:
+            return self._whole((side, side))
+        found = self._processor
+        size = (found.crop_size if getattr(found, "do_center_crop", False) else found.size) or {}
+        side = size.get("shortest_edge") or 0
+        sides = (size.get("height") or side, size.get("width") or side)
+        if not all(sides):
+            return self._native
+        return self._whole(sides) if self._one_grid else sides
+
+    def _pixels(self, pictures: Sequence[np.ndarray], sides: tuple[int, int]) -> Tensor:
+        """(n, 3, height, width) float32, by the processor's own numbers, nothing cut off or padded."""
+        from transformers.image_processing_backends import TorchvisionBackend
+        from transformers.image_utils import SizeDict
+
+        found, size = self._processor, SizeDict(height=sides[0], width=sides[1])
+        if type(found).__name__ in _OWN_SIZES:
+            photos = [torch.from_numpy(each).permute(2, 0, 1) for each in pictures]
+            resized = torch.stack([TorchvisionBackend.resize(found, each, size, found.resample) for each in photos])
+            numbers = (found.do_rescale, found.rescale_factor, found.do_normalize, found.image_mean, found.image_std)
+            pixels = found.rescale_and_normalize(resized, *numbers)
+        else:
+            options = {"do_resize": True, "do_center_crop": False, "do_pad": False, "return_tensors": "pt"}
+            pixels = found(images=list(pictures), size=dict(size), **options)["pixel_values"]
+        if pixels.shape != (len(pictures), 3, *sides):
+            raise ValueError(f"{self._model.name}: {type(found).__name__} gives {tuple(pixels.shape)}, not {sides}")
+        return pixels.to(self._device, torch.float32)
+
+    def _longest(self) -> tuple[int, int]:
+        """Sides of a square photo in the network."""
+        side = self._model.longest_side or (max(self._native) if self._one_grid else _CONVOLUTIONAL_SIDE)
+        return side, side
+
+    def feature_map(self, photo: np.ndarray) -> FeatureMap:
+        """As `VisionNetwork.feature_map`."""
+        height, width = photo.shape[:2]
+        scale = self._longest()[0] / max(height, width)
+        sides = self._whole((height * scale, width * scale))
+        found = self._outputs(self._pixels([photo], sides), hidden=self._layer is not None or not self._one_grid)
+        values = self._map(found, sides)
+        return FeatureMap(values.float(), (values.shape[3] / width, values.shape[2] / height))
+
+    def crop_vectors(self, crops: Sequence[np.ndarray]) -> Tensor:
+        """As `VisionNetwork.crop_vectors`: the mean of the cells of "tokens", else the network's own vector."""
+        sides = self._square()
+        found = self._outputs(self._pixels(crops, sides), hidden=self._layer is not None or not self._one_grid)
+        if self._own_pooling:
+            vectors: Tensor = found["pooler_output"].flatten(1)
+        elif self._part == "pooled" and self._special:
+            vectors = found["last_hidden_state"][:, 0]
+        else:
+            vectors = self._map(found, sides).mean(dim=(2, 3))
+        return vectors.float()
+
+    def describe(self, pool: str) -> dict[str, Any]:
+        """As `VisionNetwork.describe`. The settings are those of the vision network that differ from its defaults."""
+        left_out = ("text",) if self._part == "projection" else ("pooler.",) if self._part == "tokens" else ()
+        state = {name: value for name, value in self._network.state_dict().items() if not name.startswith(left_out)}
+        settings = {name: value for name, value in self._config.to_diff_dict().items() if name not in _NO_SETTINGS}
+        found = self._processor
+        pooled = "pooler" if self._own_pooling else "class token" if self._special else "mean of cells"
+        vector = {"tokens": "cells" if pool == "roi" else "mean of cells", "pooled": pooled}.get(self._part, self._part)
+        side = {"longest_side": self._longest()[0], "multiple_of": self._cell}
+        return {
+            "name": f"hf:{'folder' if Path(self._model.target).is_dir() else self._model.target}#{self._part}",
+            "layer": self._layer,
+            "vector": vector,
+            "weights": weights_digest(state),
+            "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
+            "input": side if pool == "roi" and self._any_shape else {"sides": list(self._square())},
+            "processor": {
+                "class": type(found).__name__,
+                **{name: getattr((value := getattr(found, name, None)), "value", value) for name in _PIXEL_NUMBERS},
+            },
+        }
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    """Height and width."""
+    height, width = value if isinstance(value, list | tuple) else (value, value)
+    return int(height), int(width)
+
+
+def _are_patches(states: Tensor, special: int) -> bool:
+    """Whether the first and the last patch of a photo are the tokens after `special` ones and at the end: the second of
+    these photos differs from the first in its first patch, the third in its last."""
+    moved = (states[1:] - states[:1]).abs().sum(dim=2).argmax(dim=1).tolist()
+    return moved == [special, states.shape[1] - 1]
 
 
 def class_names(model: NamedModel) -> tuple[str, ...] | None:
