@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from roibeam.extraction.adapters.named_model import is_named_model
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
@@ -320,10 +321,10 @@ def choose_detector(
         ValueError: for an unknown name, a folder that is no detector's, a preset beside a detector that has conventions
             of its own, or missing weights.
     """
-    if detectron2_config(detector) is not None:
+    if is_named_model(detector) or detectron2_config(detector) is not None:
         raise ValueError(
-            f"detector {str(detector)!r} is a network of detectron2's, which `roibeam extract` alone takes; take "
-            f"another one here"
+            f"detector {str(detector)!r} is of another library, which `roibeam extract`, `look` and `probe` take; here "
+            f"it must be one of the Visual Genome family: toy, a folder, or sizes"
         )
     named_preset = None if preset is None else named("preset", preset, PRESETS)
     named_conventions = None if conventions is None else named("conventions", conventions, CONVENTIONS)

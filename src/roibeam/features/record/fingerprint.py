@@ -170,10 +170,14 @@ def imported_fingerprint(source_format: str, details: dict[str, Any]) -> Fingerp
 
 def num_classes_of(fingerprint: Fingerprint) -> int | None:
     """Number of foreground classes of a store's detector; None if unknown."""
-    details = fingerprint.details
-    detector = details.get("detector", details.get("boxes", details))  # of an imported store it is not known
-    count = detector.get("num_classes") if isinstance(detector, dict) else None
+    count = detector_part(fingerprint).get("num_classes", fingerprint.details.get("num_classes"))
     return count if type(count) is int else None
+
+
+def detector_part(fingerprint: Fingerprint) -> Mapping[str, Any]:
+    """What is recorded of the detector that found and named the boxes; empty of an imported store."""
+    found = fingerprint.details.get("boxes", fingerprint.details.get("detector"))
+    return found if isinstance(found, dict) else {}
 
 
 def has_classes(fingerprint: Fingerprint) -> bool:

@@ -261,6 +261,11 @@ def _look_at(given: DetectorOptions, *, with_boxes: bool) -> None:
     if (config := detectron2_config(given.detector)) is not None:
         detectron2_parts(config, given)
     elif not is_of_others(given, with_boxes=with_boxes):
+        if given.detector is given.preset is given.weights is None and given.backbone is not None:
+            raise ValueError(
+                f"--backbone {given.backbone} makes vectors of boxes: say where these come from, --detector NAME or "
+                f"--boxes FILE"
+            )
         chosen_detector(given)
 
 

@@ -272,7 +272,9 @@ def _facts(
     detector, options = manifest.config["detector"], manifest.config["options"]
     config, selection = detector["config"], detector["selection"]
     numerics = manifest.fingerprint.numerics
-    if "file" in config:
+    if config is None or "name" in config:
+        network = "none" if config is None else config["name"]
+    elif "file" in config:
         network = f"detectron2, {Path(config['file']).name}" + (f", layer {config['layer']}" if config["layer"] else "")
     else:
         heads = f"{config['num_classes']} classes, {config['num_attributes']} attributes, "
@@ -287,7 +289,8 @@ def _facts(
     details = (
         ("source", plan.source["location"]),
         ("detector", network),
-        ("weights", detector["weights"]),
+        *([("weights", detector["weights"])] if detector["weights"] else []),
+        *([("backbone", detector["backbone"]["name"])] if detector.get("backbone") else []),
         ("conventions", manifest.config["conventions"]),
         ("regions", regions),
         ("features", f"{manifest.feature_dim} x {manifest.feature_dtype}, distribution {options['distribution']}"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from roibeam.features.exchange.formats import FeatureFile
-from roibeam.features.record.fingerprint import ABSENT, has_classes
+from roibeam.features.record.fingerprint import ABSENT, detector_part, has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.vocabulary import Vocabulary, check_length, known_classes, read_vocabulary
@@ -125,8 +125,7 @@ def _checked(store: FeatureStore, names: Vocabulary, vocab: str, option: str) ->
     number = None if record is None else known_classes(store, record)
     if number is not None:
         check_length(names.classes or (), number, "classes", vocab)
-    detector = store.fingerprint.details.get("detector")
-    count = detector.get("num_attributes") if isinstance(detector, dict) else None
+    count = detector_part(store.fingerprint).get("num_attributes")
     if names.attributes is not None and type(count) is int:
         check_length(names.attributes, count, "attributes", vocab)
     return names

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from roibeam.features.folders.local_folder import output_folder
-from roibeam.features.record.fingerprint import ABSENT, GIVEN, IMPORTED_PREFIX
+from roibeam.features.record.fingerprint import ABSENT, GIVEN, IMPORTED_PREFIX, detector_part
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest, UnfinishedRun
 from roibeam.features.store import FeatureStore
 from roibeam.messages import byte_count, plural, printable
@@ -49,7 +51,7 @@ def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None
         "classes": _vocabulary_row(manifest, manifest.classes, "classes"),
         "attributes": _vocabulary_row(manifest, manifest.attributes, "attributes"),
         "source": config_part(config, "source").get("location"),
-        "weights": config_part(config, "detector").get("weights"),
+        **_model_rows(config_part(config, "detector")),
         "conventions": config.get("conventions"),
         "selection": _selection_row(manifest),
         "numerics": json.dumps(manifest.fingerprint.numerics) if manifest.fingerprint.numerics else None,
@@ -61,6 +63,17 @@ def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None
         "content digest": manifest.content_digest,
     }
     return {name: printable(str(text), 2000) for name, text in facts.items() if text is not None}
+
+
+def _model_rows(detector: Mapping[str, Any]) -> dict[str, str | None]:
+    """Models of other libraries by name, with what their cards say of the licence; weights of others."""
+    rows: dict[str, str | None] = {"weights": detector.get("weights") or None}
+    for row, part in (("detector", "config"), ("backbone", "backbone")):
+        if isinstance(model := detector.get(part), dict) and isinstance(model.get("name"), str):
+            told = [model[name] for name in ("weights", "revision") if model.get(name)]
+            told += [f"licence {model['license']}"] if model.get("license") else []
+            rows[row] = ", ".join([model["name"], *map(str, told)])
+    return rows
 
 
 def _rows_of_features_made_elsewhere(manifest: StoreManifest) -> dict[str, str | None]:
@@ -146,11 +159,12 @@ def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, whic
     if names is not None:
         text = f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
         return f"{text} ids{is_from}" if is_from else text
-    if origin == ABSENT or config_part(details, "detector").get(f"num_{which}") == 0:
+    detector = detector_part(manifest.fingerprint)
+    if origin == ABSENT or detector.get(f"num_{which}") == 0:
         zeros = which == "classes" and manifest.num_regions
         return "none: class ids and scores are 0 and mean nothing" if zeros else "none"
     if count is None:
-        count = config_part(details, "detector").get(f"num_{which}", details.get(f"num_{which}"))
+        count = detector.get(f"num_{which}", details.get(f"num_{which}"))
     parts = [] if count is None else [f"{count:,}" if isinstance(count, int) else str(count)]
     parts += [f"ids only,{is_from}" if is_from else "ids only"]
     if is_from and count is None and which == "classes":
