@@ -21,8 +21,7 @@ from torch import Tensor
 
 from roibeam.extraction.adapters.any_detector import Detections
 from roibeam.extraction.adapters.hugging_face import (
-    _silence,
-    _strange_settings,
+    _inside_transformers,
     load_network,
     model_folder,
     read_config,
@@ -255,7 +254,7 @@ def _processor(model: NamedModel, config: Any) -> Any:
     from transformers.image_utils import SizeDict
 
     kind = AutoProcessor if config.model_type in _ZERO_SHOT else AutoImageProcessor
-    with _silence(), _strange_settings(model):
+    with _inside_transformers(model):
         processor = kind.from_pretrained(model_folder(model), local_files_only=True, trust_remote_code=False)
     images = image_processor(processor)
     has_texts = processor is not images and hasattr(processor, "tokenizer")
