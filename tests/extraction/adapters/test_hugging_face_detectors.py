@@ -490,9 +490,10 @@ def _changed(folder: Path, to: Path, name: str, content: dict[str, Any]) -> Path
         ("owlvit", ("cat", "an overlong query"), "'an overlong query' has 17 tokens; at most 16 fit"),
         ("grounding_dino", ("cat", "st. bernard"), "'st. bernard': a dot ends a query"),
         # 24 tokens: two ends, and two for each query
-        ("grounding_dino", tuple(string.ascii_lowercase), "26 queries have 54 tokens .* first 11"),
-        # 77 tokens: two ends, "detect", a dot, and two for each query but the last
-        ("omdet_turbo", tuple(string.ascii_lowercase * 2), "queries have .* tokens .* first 3"),
+        ("grounding_dino", tuple(string.ascii_lowercase), "26 queries have 54 tokens .* first 11,"),
+        ("grounding_dino", ("a " * 22,), "has 25 tokens; at most 24 fit"),
+        # 77 tokens: two ends, the six letters of "detect", a dot, and two for each query less one comma
+        ("omdet_turbo", tuple(string.ascii_lowercase * 2), "52 queries have 112 tokens .* first 34,"),
     ],
 )
 def test_queries_that_do_not_fit_are_refused(family: str, queries: tuple[str, ...], words: str, saved: Any) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +20,7 @@ from torch import Tensor
 
 from roibeam.extraction.adapters.any_detector import Detections
 from roibeam.extraction.adapters.hugging_face import (
-    _silence,
-    _strange_settings,
+    _inside_transformers,
     load_network,
     model_folder,
     read_config,
@@ -47,6 +45,8 @@ _WIDTHS = {"yolos": "hidden_size", "dab-detr": "hidden_size", "omdet-turbo": "de
 _KEEPS_ALL = -1.0  # below every score
 _NO_NMS = 2.0  # above every overlap
 _PLACEHOLDERS = ("n/a", "background", "__background__", "no-object", "no object", "no_object")
+# A photo of three rows would else be taken for one with its channels in front.
+_OPTIONS = {"return_tensors": "pt", "input_data_format": "channels_last"}
 _MOST_PIXELS = 8192  # of a side of the network's input
 _INPUT_RULES = (
     *("do_resize", "size", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
@@ -97,14 +97,11 @@ class HuggingFaceDetector:
         config = network.config
         self.family: str = config.model_type
         self.has_distribution = self.family in _SOFTMAX
-        if self.family in _ZERO_SHOT:
-            self.num_classes, self.rows = len(model.queries), torch.arange(len(model.queries))
-        else:
-            self.rows = _classes(config)[0]
-            self.num_classes = int((self.rows >= 0).sum())
-            given = model.class_names
-            if given is not None and len(given) != self.num_classes:
-                raise ValueError(f"{model.name}: has {self.num_classes} classes; {len(given)} names were given")
+        rows = torch.arange(len(model.queries)) if self.family in _ZERO_SHOT else _classes(config)[0]
+        self.rows, self.num_classes = rows.to(device), int((rows >= 0).sum())
+        if model.class_names is not None and len(model.class_names) != self.num_classes:
+            names = len(model.class_names)
+            raise ValueError(f"{model.name}: has {self.num_classes} classes; {names} names were given for them")
         if self.family in _OMDET:
             # Texts that fall out of the cache would be computed anew beside others, and then round otherwise.
             network.language_cache_class.capacity = max(network.language_cache_class.capacity, self.num_classes)
@@ -122,30 +119,32 @@ class HuggingFaceDetector:
         settings = read_json(model_folder(self.model) / "config.json", self.model.name)
         deciding = {name: value for name, value in settings.items() if name not in _NO_RULES}
         found = {
-            "model": "hf:folder" if Path(self.model.target).is_dir() else self.model.name,
+            "name": self.model.name if self.model.revision else "hf:folder",
             "model_type": self.family,
             "weights": self._digest,
-            "config": hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest(),
-            "input": {name: rules[name] for name in _INPUT_RULES if rules.get(name) is not None},
+            "settings": hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest(),
+            "processor": {
+                "class": type(image_processor(self.processor)).__name__,
+                **{name: rules[name] for name in _INPUT_RULES if rules.get(name) is not None},
+            },
             "threshold": _KEEPS_ALL,
+            "vector": "class embedding of the patch" if self.family in _OWL else "last state of the query",
         }
         return found | ({"queries": list(self.model.queries)} if self.family in _ZERO_SHOT else {})
 
     def __call__(self, photo: np.ndarray) -> Detections:
         """See `DetectionModel.__call__`."""
-        # A photo of three rows or columns would else be taken for one with its channels in front.
-        options = {"return_tensors": "pt", "input_data_format": "channels_last"}
         if self.family in _ZERO_SHOT:
             # The processors of both kinds take one list of queries for each photo.
-            inputs = self.processor(images=[photo], text=[list(self.model.queries)], **options)
+            inputs = self.processor(images=[photo], text=[list(self.model.queries)], **_OPTIONS)
         else:
-            inputs = self.processor(images=[photo], **options)
+            inputs = self.processor(images=[photo], **_OPTIONS)
         states = {"output_hidden_states": True} if self.family in _OMDET else {}
         outputs = self.network(**inputs.to(self.device), **states)
         boxes, scores, labels, queries = self._post_processed(outputs, photo.shape[:2])
         if self.family in _GROUNDED:
             labels = self._query_of_tokens(outputs.logits[0].float(), inputs["input_ids"][0])[queries]
-        class_ids = self.rows.to(labels.device)[labels]
+        class_ids = self.rows[labels]
         kept = class_ids >= 0
         probabilities = self._probabilities(outputs.logits[0])[queries][kept] if self.has_distribution else None
         vectors = self._states(outputs)[queries][kept].float()
@@ -200,8 +199,8 @@ class HuggingFaceDetector:
     def _probabilities(self, logits: Tensor) -> Tensor:
         """(queries, C + 1): softmax; placeholders are no object too."""
         odds = logits.float().softmax(dim=1)
-        places = torch.where(self.rows < 0, self.num_classes, self.rows).to(odds.device)
-        places = torch.cat([places, places.new_tensor([self.num_classes])])
+        places = torch.cat([self.rows, self.rows.new_tensor([-1])])
+        places = torch.where(places < 0, self.num_classes, places)
         return odds.new_zeros(len(odds), self.num_classes + 1).index_add_(1, places, odds)
 
     def _query_of_tokens(self, logits: Tensor, token_ids: Tensor) -> Tensor:
@@ -255,7 +254,7 @@ def _processor(model: NamedModel, config: Any) -> Any:
     from transformers.image_utils import SizeDict
 
     kind = AutoProcessor if config.model_type in _ZERO_SHOT else AutoImageProcessor
-    with _silence(), _strange_settings(model):
+    with _inside_transformers(model):
         processor = kind.from_pretrained(model_folder(model), local_files_only=True, trust_remote_code=False)
     images = image_processor(processor)
     has_texts = processor is not images and hasattr(processor, "tokenizer")
@@ -269,16 +268,21 @@ def _processor(model: NamedModel, config: Any) -> Any:
         raise ValueError(
             f"{model.name}: its processor cuts out the middle of a photo; boxes would not refer to the whole"
         )
-    if model.longest_side:
-        size = rules.get("size") or {}
-        if not size.get("longest_edge"):
-            raise ValueError(f"{model.name}: its input is of one size, {size}; leave the longest side out")
-        images.size = SizeDict(shortest_edge=model.longest_side, longest_edge=model.longest_side)
-        rules = images.to_dict()
-    for name in ("size", "pad_size"):
-        for side, pixels in (rules.get(name) or {}).items():
-            if pixels is not None and not 0 < pixels <= _MOST_PIXELS:
-                raise ValueError(f"{model.name}: {name} has {side} {pixels}; expected 1 to {_MOST_PIXELS} pixels")
+    size = rules.get("size") or {}
+    if model.longest_side and not size.get("longest_edge"):
+        raise ValueError(f"{model.name}: its input is of one size, {size}; leave the longest side out")
+    # Some have a longest edge alone, which the resizing of transformers does not take.
+    if longest := model.longest_side or (0 if size.get("shortest_edge") else size.get("longest_edge", 0)):
+        images.size = SizeDict(shortest_edge=longest, longest_edge=longest)
+        size = {"longest_edge": longest}
+    for name, sides in (("size", size), ("pad_size", rules.get("pad_size") or {})):
+        for side, pixels in sides.items():
+            if not isinstance(pixels, int) or not 0 < pixels <= _MOST_PIXELS:
+                raise ValueError(
+                    f"{model.name}: {name} has {side} {printable(str(pixels))}; expected 1 to {_MOST_PIXELS} pixels"
+                )
+    with _inside_transformers(model):
+        images(images=[np.zeros((2, 3, 3), np.uint8)], **_OPTIONS)
     return processor
 
 
@@ -294,7 +298,7 @@ def _check_queries(model: NamedModel, config: Any, processor: Any) -> None:
         return len(tokenizer(text)["input_ids"])
 
     limit = min(config.text_config.max_position_embeddings, tokenizer.model_max_length)
-    joined: Callable[[tuple[str, ...]], str] | None = None
+    joined: Callable[[tuple[str, ...]], str] | None = None  # as the processor does it
     if family in _GROUNDED:
         limit = min(limit, config.max_text_len)
         if dotted := next((query for query in queries if "." in query), None):
@@ -304,10 +308,10 @@ def _check_queries(model: NamedModel, config: Any, processor: Any) -> None:
         limit = min(limit, processor.text_kwargs["max_length"])
         joined = lambda some: f"Detect {', '.join(some)}."  # noqa: E731
     for query in queries:
-        if (tokens := length(query)) > limit:
+        if (tokens := length(joined((query,)) if joined else query)) > limit:
             raise ValueError(f"{model.name}: query {printable(query)!r} has {tokens} tokens; at most {limit} fit")
     if joined is not None and (tokens := length(joined(queries))) > limit:
-        fitting = next(n for n in range(min(len(queries), limit), -1, -1) if length(joined(queries[:n])) <= limit)
+        fitting = next(n for n in range(min(len(queries), limit), 0, -1) if length(joined(queries[:n])) <= limit)
         raise ValueError(
             f"{model.name}: {len(queries)} queries have {tokens} tokens as one text, of which {limit} fit; "
             f"give the first {fitting}, or shorter ones"
