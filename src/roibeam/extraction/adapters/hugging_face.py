@@ -11,9 +11,11 @@ import inspect
 import json
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,8 +44,20 @@ _PROBE = (256, 384)  # sides of the photo that tells strides
 _CONVOLUTIONAL_SIDE = 800  # of photos in a network without positions
 _MOST_SIDE, _MOST_CELLS = 8192, 2**17  # of a photo in a network
 _OWN_SIZES = ("crop_pct", "max_num_patches")  # settings of processors that cut photos, or choose a size by themselves
-_PIXEL_NUMBERS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
-_NO_SETTINGS = ("_name_or_path", "transformers_version", "architectures", "dtype", "id2label", "label2id")
+_PIXEL_NUMBERS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample") + (
+    "rescale_offset",
+    "include_top",
+    "do_flip_channel_order",
+)  # of few processors
+_NO_SETTINGS = (
+    "_name_or_path",
+    "transformers_version",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "id2label",
+    "label2id",
+)
 # Numbers and modules of a network beside those that its file gives reason for.
 _SHARED, _SPARE_NUMBERS, _SPARE_MODULES, _MODULES_A_TENSOR = 8, 2**26, 2000, 16
 
@@ -263,12 +277,12 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
     from transformers.initialization import meta_device_safe_creation_ops, no_init_weights
 
     most_modules = _SPARE_MODULES + _MODULES_A_TENSOR * len(weights)
-    count = 0
+    count, here = 0, threading.get_ident()
 
     def counted(*_: Any) -> None:
         nonlocal count
-        count += 1
-        if count > most_modules:
+        count += threading.get_ident() == here  # the hook is every thread's
+        if count > most_modules and threading.get_ident() == here:
             raise ValueError(f"more than {most_modules:,} modules for {len(weights):,} weights in its files")
 
     hook = register_module_module_registration_hook(counted)
@@ -317,7 +331,10 @@ class VisionBackbone:
         self._model, self._processor, self._part, self._layer = model, processor, part, layer
         self._network = network if part == "projection" else getattr(network, "vision_model", network)
         config = getattr(network.config, "vision_config", network.config)
-        self._config, self._run = config, network.get_image_features if part == "projection" else self._network
+        written = read_json(model_folder(model) / "config.json", model.name)
+        settings = {**(written.get("vision_config") or written)}.items()
+        self._settings = {name: value for name, value in settings if name not in _NO_SETTINGS}
+        self._run = network.get_image_features if part == "projection" else self._network
         self._options = inspect.signature(getattr(self._run, "forward", self._run)).parameters
         # One grid from patches to the end, or fewer cells with each stage.
         self._one_grid = (
@@ -477,25 +494,30 @@ class VisionBackbone:
             vectors = self._map(found, sides).mean(dim=(2, 3))
         return vectors.float()
 
-    def describe(self, pool: str) -> dict[str, Any]:
-        """As `VisionNetwork.describe`. The settings are those of the vision network that differ from its defaults."""
+    @cached_property
+    def _digest(self) -> str:
+        """Of the weights that are read: no text tower, and no pooler of tokens."""
         left_out = ("text",) if self._part == "projection" else ("pooler.",) if self._part == "tokens" else ()
-        state = {name: value for name, value in self._network.state_dict().items() if not name.startswith(left_out)}
-        settings = {name: value for name, value in self._config.to_diff_dict().items() if name not in _NO_SETTINGS}
+        state = self._network.state_dict()
+        return weights_digest({name: value for name, value in state.items() if not name.startswith(left_out)})
+
+    def describe(self, pool: str) -> dict[str, Any]:
+        """As `VisionNetwork.describe`. The settings are those of the file, which no version of transformers changes."""
         found = self._processor
         pooled = "pooler" if self._own_pooling else "class token" if self._special else "mean of cells"
         vector = {"tokens": "cells" if pool == "roi" else "mean of cells", "pooled": pooled}.get(self._part, self._part)
         side = {"longest_side": self._longest, "multiple_of": self._cell}
+        numbers = [(name, getattr(found, name)) for name in _PIXEL_NUMBERS if hasattr(found, name)]
         described = {
             "name": f"hf:{self._model.target if self._model.revision else 'folder'}#{self._part}",
             "layer": self._layer,
             "vector": vector,
-            "weights": weights_digest(state),
-            "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
+            "weights": self._digest,
+            "settings": hashlib.sha256(json.dumps(self._settings, sort_keys=True).encode()).hexdigest(),
             "input": side if pool == "roi" and self._any_shape else {"sides": list(self._square())},
             "processor": {
                 "class": type(found).__name__,
-                **{name: getattr((value := getattr(found, name, None)), "value", value) for name in _PIXEL_NUMBERS},
+                **{name: getattr(value, "value", value) for name, value in numbers},
             },
         }
         return dict(plain_json(described))
