@@ -381,7 +381,9 @@ def test_what_does_not_fit_is_refused_in_a_line(own, monkeypatch, change, words)
     assert "\n" not in str(error.value) and not Path("ran").exists()
 
 
-@pytest.mark.parametrize("part, words", [("tokens:9", "hidden states 0 to 3"), ("tokens:x", "'x' is no layer")])
+@pytest.mark.parametrize(
+    "part, words", [("tokens:9", "hidden states 0 to 3"), ("tokens:x", "'x' is no layer"), ("pooled:1", "'1' is no")]
+)
 def test_layers_that_are_not_there(folder, part, words):
     with pytest.raises(ValueError, match=words):
         opened(folder("vit"), part).backbone("cpu", "exact")

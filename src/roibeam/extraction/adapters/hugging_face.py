@@ -11,9 +11,11 @@ import inspect
 import json
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +45,8 @@ _CONVOLUTIONAL_SIDE = 800  # of photos in a network without positions
 _MOST_SIDE, _MOST_CELLS = 8192, 2**17  # of a photo in a network
 _OWN_SIZES = ("crop_pct", "max_num_patches")  # settings of processors that cut photos, or choose a size by themselves
 _PIXEL_NUMBERS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
-_NO_SETTINGS = ("_name_or_path", "transformers_version", "architectures", "dtype", "id2label", "label2id")
+_RARE_NUMBERS = ("rescale_offset", "include_top", "do_flip_channel_order")
+_NOISE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "id2label", "label2id")
 # Numbers and modules of a network beside those that its file gives reason for.
 _SHARED, _SPARE_NUMBERS, _SPARE_MODULES, _MODULES_A_TENSOR = 8, 2**26, 2000, 16
 
@@ -263,12 +266,12 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
     from transformers.initialization import meta_device_safe_creation_ops, no_init_weights
 
     most_modules = _SPARE_MODULES + _MODULES_A_TENSOR * len(weights)
-    count = 0
+    count, here = 0, threading.get_ident()
 
     def counted(*_: Any) -> None:
         nonlocal count
-        count += 1
-        if count > most_modules:
+        count += threading.get_ident() == here  # the hook is every thread's
+        if count > most_modules and threading.get_ident() == here:
             raise ValueError(f"more than {most_modules:,} modules for {len(weights):,} weights in its files")
 
     hook = register_module_module_registration_hook(counted)
@@ -289,7 +292,7 @@ def load_backbone(model: NamedModel, device: str, mode: str) -> VisionBackbone:
     from transformers import AutoImageProcessor, AutoModel
 
     part, _, layer = (model.part or "tokens").partition(":")
-    if layer and not re.fullmatch("-?[0-9]{1,4}", layer):
+    if layer and not (part == "tokens" and re.fullmatch("-?[0-9]{1,4}", layer)):
         raise ValueError(f"{model.name}: {layer!r} is no layer; write the number of a hidden state, such as #tokens:-2")
     network = load_network(model, AutoModel, device, unused=("pooler",))
     folder = model_folder(model)
@@ -314,18 +317,22 @@ class VisionBackbone:
     def __init__(self, model: NamedModel, network: Any, processor: Any, part: str, layer: int | None) -> None:
         if part == "projection" and not hasattr(network, "get_image_features"):
             raise ValueError(f"{model.name}: a {type(network).__name__} has no projection; take #pooled")
-        self._model, self._processor, self._part, self._layer = model, processor, part, layer
+        self._name, self._model, self._processor = model.name, model, processor
+        self._part, self._layer = part, layer
         self._network = network if part == "projection" else getattr(network, "vision_model", network)
-        config = getattr(network.config, "vision_config", network.config)
-        self._config, self._run = config, network.get_image_features if part == "projection" else self._network
+        self._run = network.get_image_features if part == "projection" else self._network
         self._options = inspect.signature(getattr(self._run, "forward", self._run)).parameters
+        written = read_json(model_folder(model) / "config.json", model.name)
+        settings = {**(written.get("vision_config") or written)}.items()
+        self._settings = {name: value for name, value in settings if name not in _NOISE}
+        config = getattr(network.config, "vision_config", network.config)
         # One grid from patches to the end, or fewer cells with each stage.
         self._one_grid = (
-            hasattr(config, "hidden_size") and not hasattr(config, "depths") and hasattr(config, "patch_size")
+            hasattr(config, "hidden_size") and hasattr(config, "patch_size") and not hasattr(config, "depths")
         )
         self._cell = _pair(config.patch_size)[0] if self._one_grid else 1
-        own_side = getattr(config, "image_size", None) or self._cell * math.isqrt(getattr(config, "num_patches", 256))
-        self._native = _pair(own_side)
+        side = self._cell * math.isqrt(getattr(config, "num_patches", 256))
+        self._native = _pair(getattr(config, "image_size", None) or side)
         self._longest = model.longest_side or (max(self._native) if self._one_grid else _CONVOLUTIONAL_SIDE)
         self._by_numbers = any(hasattr(processor, name) for name in _OWN_SIZES)
         self._device = next(self._network.parameters()).device
@@ -336,10 +343,7 @@ class VisionBackbone:
                 if not 0 < max(height, width) <= _MOST_SIDE or cells > _MOST_CELLS:
                     raise ValueError(f"{model.name}: photos of {width} x {height} pixels; at most {_MOST_SIDE} a side")
             if part != "tokens":
-                blank = self._either(
-                    lambda sides: self._outputs(torch.zeros(1, 3, *sides, device=self._device)), self._square()
-                )
-                self._own_pooling = blank.get("pooler_output") is not None
+                self._either(self._check_pooling, self._square())
             if not self._own_pooling:
                 self._either(self._check_map, (4 * self._cell, 6 * self._cell) if self._one_grid else _PROBE)
             if not self._any_shape and model.longest_side not in (0, max(self._native)):
@@ -348,15 +352,20 @@ class VisionBackbone:
             self.pools: tuple[str, ...] = ("roi", "crop") if part == "tokens" else ("crop",)
             self.feature_dim = self.crop_vectors([np.zeros((8, 8, 3), np.uint8)]).shape[1]
 
-    def _either(self, run: Callable[[tuple[int, int]], Any], sides: tuple[int, int]) -> Any:
-        """What a run on photos of these sides gives, or on those of the network's own if it takes no others."""
+    def _either(self, check: Callable[[tuple[int, int]], None], sides: tuple[int, int]) -> None:
+        """A check on photos of these sides, or of the network's own if it takes no others."""
         try:
-            return run(sides)
+            check(sides)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError):
             self._any_shape = False
-            return run(self._native)
+            check(self._native)
+
+    def _check_pooling(self, sides: tuple[int, int]) -> None:
+        """Finds out whether the network makes one vector of a picture."""
+        found = self._outputs(torch.zeros(1, 3, *sides, device=self._device))
+        self._own_pooling = found.get("pooler_output") is not None
 
     def _check_map(self, sides: tuple[int, int]) -> None:
         """Counts special tokens, checks that they come first, and finds the stride."""
@@ -371,12 +380,10 @@ class VisionBackbone:
         if tokens.dim() == 3:
             self._special = tokens.shape[1] - rows * columns
             if self._special < 0 or (self._one_grid and not _are_patches(states[0], self._special)):
-                raise ValueError(
-                    f"{self._model.name}: its {tokens.shape[1]} tokens are no map of {rows} x {columns} patches"
-                )
-        if self._layer is not None and not -len(states) <= self._layer < len(states):
-            raise ValueError(f"{self._model.name}: has hidden states 0 to {len(states) - 1}, or -1 to -{len(states)}")
+                raise ValueError(f"{self._name}: its {tokens.shape[1]} tokens are no map of {rows} x {columns} patches")
         if self._layer is not None:
+            if not -len(states) <= self._layer < len(states):
+                raise ValueError(f"{self._name}: has hidden states 0 to {len(states) - 1}, or -1 to -{len(states)}")
             self._layer %= len(states)  # one way to write it
         self._map(found, sides)
         if not self._one_grid:
@@ -411,12 +418,10 @@ class VisionBackbone:
         if values.dim() == 3:
             rows, columns = self._grid(found, sides, self._layer)
             if values.shape[1] != self._special + rows * columns:
-                raise ValueError(
-                    f"{self._model.name}: {values.shape[1]} tokens are no map of {rows} x {columns} patches"
-                )
+                raise ValueError(f"{self._name}: {values.shape[1]} tokens are no map of {rows} x {columns} patches")
             values = values[:, self._special :].transpose(1, 2).unflatten(2, (rows, columns))
         if values.dim() != 4 or values.shape[2] * sides[1] != values.shape[3] * sides[0]:
-            raise ValueError(f"{self._model.name}: {tuple(values.shape)} is no map of {sides[1]} x {sides[0]} pixels")
+            raise ValueError(f"{self._name}: {tuple(values.shape)} is no map of {sides[1]} x {sides[0]} pixels")
         return values
 
     def _whole(self, sides: tuple[float, float]) -> tuple[int, int]:
@@ -453,7 +458,7 @@ class VisionBackbone:
             whole = {"do_resize": True, "do_center_crop": False, "do_pad": False}
             pixels = found(images=list(pictures), **whole, **options)["pixel_values"]
         if pixels.shape != (len(pictures), 3, *sides):
-            raise ValueError(f"{self._model.name}: {type(found).__name__} gives {tuple(pixels.shape)}, not {sides}")
+            raise ValueError(f"{self._name}: {type(found).__name__} gives {tuple(pixels.shape)}, not {sides}")
         return pixels.to(self._device, torch.float32)
 
     def feature_map(self, photo: np.ndarray) -> FeatureMap:
@@ -477,25 +482,30 @@ class VisionBackbone:
             vectors = self._map(found, sides).mean(dim=(2, 3))
         return vectors.float()
 
-    def describe(self, pool: str) -> dict[str, Any]:
-        """As `VisionNetwork.describe`. The settings are those of the vision network that differ from its defaults."""
+    @cached_property
+    def _digest(self) -> str:
+        """Of the weights that are read: no text tower, and no pooler of tokens."""
         left_out = ("text",) if self._part == "projection" else ("pooler.",) if self._part == "tokens" else ()
-        state = {name: value for name, value in self._network.state_dict().items() if not name.startswith(left_out)}
-        settings = {name: value for name, value in self._config.to_diff_dict().items() if name not in _NO_SETTINGS}
+        state = self._network.state_dict()
+        return weights_digest({name: value for name, value in state.items() if not name.startswith(left_out)})
+
+    def describe(self, pool: str) -> dict[str, Any]:
+        """As `VisionNetwork.describe`. The settings are those of the file, which no version of transformers changes."""
         found = self._processor
         pooled = "pooler" if self._own_pooling else "class token" if self._special else "mean of cells"
         vector = {"tokens": "cells" if pool == "roi" else "mean of cells", "pooled": pooled}.get(self._part, self._part)
         side = {"longest_side": self._longest, "multiple_of": self._cell}
+        numbers = [(name, getattr(found, name)) for name in (*_PIXEL_NUMBERS, *_RARE_NUMBERS) if hasattr(found, name)]
         described = {
             "name": f"hf:{self._model.target if self._model.revision else 'folder'}#{self._part}",
             "layer": self._layer,
             "vector": vector,
-            "weights": weights_digest(state),
-            "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
+            "weights": self._digest,
+            "settings": hashlib.sha256(json.dumps(self._settings, sort_keys=True).encode()).hexdigest(),
             "input": side if pool == "roi" and self._any_shape else {"sides": list(self._square())},
             "processor": {
                 "class": type(found).__name__,
-                **{name: getattr((value := getattr(found, name, None)), "value", value) for name in _PIXEL_NUMBERS},
+                **{name: getattr(value, "value", value) for name, value in numbers},
             },
         }
         return dict(plain_json(described))
