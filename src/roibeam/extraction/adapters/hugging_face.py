@@ -11,9 +11,11 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +28,7 @@ from torch import Tensor
 from roibeam.extraction.adapters.any_detector import FeatureMap
 from roibeam.extraction.adapters.named_model import NamedModel
 from roibeam.extraction.network.state import weights_digest
+from roibeam.extraction.regions import plain_json
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import hub_errors
 from roibeam.messages import first_line, printable
@@ -34,14 +37,16 @@ _FETCHED = ("*.json", "*.txt", "*.model", "README.md", "model*.safetensors")
 _MOST_JSON = 2**24  # bytes of a file of settings
 _MOST_CARD = 2**20
 _REFUSED = ("auto_map", "quantization_config", "fusion_config")
+_COUNTS, _MOST_COUNTED = ("layers", "depth", "depths", "blocks", "repeats", "labels"), 2**16
 _ATTENTION = (None, "eager", "sdpa")  # others are packages, or code of a hub
-_LICENSE = re.compile(r"^license(?:_name)?:[ \t]*[\"']?([^\s\"'#\[\]]+)", re.MULTILINE)
+_LICENSE = re.compile(r"^license(?:_name)?:(?:[ \t]*\[?|\s*\n- *)[\"']?([^\s\"'#\[\],-][^\s\"'#\[\],]*)", re.MULTILINE)
 _PROBE = (256, 384)  # sides of the photo that tells strides
 _CONVOLUTIONAL_SIDE = 800  # of photos in a network without positions
-_MOST_SIDE = 8192
-_OWN_SIZES = ("ConvNextImageProcessor", "Siglip2ImageProcessor")  # they cut photos, or choose a size by themselves
+_MOST_SIDE, _MOST_CELLS = 8192, 2**17  # of a photo in a network
+_OWN_SIZES = ("crop_pct", "max_num_patches")  # settings of processors that cut photos, or choose a size by themselves
 _PIXEL_NUMBERS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
-_NO_SETTINGS = ("_name_or_path", "transformers_version", "architectures", "dtype", "id2label", "label2id")
+_RARE_NUMBERS = ("rescale_offset", "include_top", "do_flip_channel_order")
+_NOISE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "id2label", "label2id")
 # Numbers and modules of a network beside those that its file gives reason for.
 _SHARED, _SPARE_NUMBERS, _SPARE_MODULES, _MODULES_A_TENSOR = 8, 2**26, 2000, 16
 
@@ -54,38 +59,32 @@ def open_model(model: NamedModel) -> NamedModel:
         OSError: if the hub cannot be reached and its cache does not have the files.
     """
     local = Path(model.target).expanduser()
-    folder = local.absolute() if local.is_dir() else _fetched(model, _revision(model))
+    if not local.is_dir() and model.target.startswith((".", "/", "~")):
+        raise ValueError(f"{model.name}: there is no folder {local}; name one, or a repository as hf:<owner>/<name>")
+    revision = model.revision or model.name.partition("#")[0].partition("@")[2]
+    folder = local.absolute() if local.is_dir() else _fetched(model, revision)
     opened = replace(model, folder=str(folder), revision="" if local.is_dir() else folder.name)
     read_config(opened)
     weight_files(opened)
     return replace(opened, license=_license(folder / "README.md"))
 
 
-def _revision(model: NamedModel) -> str:
-    return model.revision or model.name.partition("#")[0].partition("@")[2]
-
-
 def _fetched(model: NamedModel, revision: str) -> Path:
     from huggingface_hub import errors, snapshot_download
 
     spec = f"hf:{model.target}" + (f"@{revision}" if revision else "")
+    options: dict[str, Any] = {"revision": revision or None, "ignore_patterns": "*/*"}
 
-    def fetch(*names: str) -> Path:
-        return Path(
-            snapshot_download(
-                model.target, revision=revision or None, allow_patterns=list(names), ignore_patterns="*/*"
-            )
-        )
+    def fetch(*more: str) -> Path:
+        return Path(snapshot_download(model.target, allow_patterns=[*_FETCHED, *more], **options))
 
     try:
         with hub_errors(spec):
-            folder = fetch(*_FETCHED)
-            return folder if any(folder.glob("model*.safetensors")) else fetch(*_FETCHED, "pytorch_model*.bin")
+            folder = fetch()
+            return folder if any(folder.glob("model*.safetensors")) else fetch("pytorch_model*.bin")
     except (errors.LocalEntryNotFoundError, errors.EntryNotFoundError):
-        raise OSError(
-            f"{spec}: the hub cannot be reached and its cache does not hold it; fetch it on a machine with network, "
-            f"or name a local folder"
-        ) from None
+        words = "fetch it on a machine with network, or name a local folder"
+        raise OSError(f"{spec}: the hub cannot be reached and its cache does not hold it; {words}") from None
 
 
 def model_folder(model: NamedModel) -> Path:
@@ -120,29 +119,35 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
         raise ValueError(f"{where}: expected a JSON file of settings of at most {_MOST_JSON:,} bytes")
     try:
         content = json.loads(path.read_bytes())
-        refused = next(_asks_for(content), None)
+        refused = next(_refused(content), None)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: is no JSON: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{where}: expected a JSON object, got {type(content).__name__}")
     if refused is not None:
-        raise ValueError(f"{where}: has {printable(refused)}, which wants code or weights from elsewhere; not run here")
+        raise ValueError(
+            f"{where}: {printable(refused)} is refused: it wants code or weights from elsewhere, or millions"
+        )
     return content
 
 
-def _asks_for(content: Any) -> Iterator[str]:
-    if isinstance(content, dict):
-        for key, value in content.items():
-            attention = key.endswith(("attn_implementation", "_implementation_internal", "experts_implementation"))
-            timm = content.get("use_timm_backbone", False) is True and find_spec("timm") is not None
-            if (
-                (key in _REFUSED and value)
-                or (attention and value not in _ATTENTION)
-                or (key == "backbone" and isinstance(value, str) and not content.get("backbone_config") and not timm)
-            ):
-                yield f"{key} {json.dumps(value)}"
-    for value in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
-        yield from _asks_for(value)
+def _refused(content: Any) -> Iterator[str]:
+    """Settings at any depth that fetch or run something, or let transformers count far before anything is checked."""
+    if not isinstance(content, dict):
+        for value in content if isinstance(content, list) else ():
+            yield from _refused(value)
+        return
+    timm = content.get("use_timm_backbone", False) is True and find_spec("timm") is not None
+    for key, value in content.items():
+        counted = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int | float)]
+        if (
+            (key in _REFUSED and value)
+            or (key.endswith(("attn_implementation", "_implementation_internal")) and value not in _ATTENTION)
+            or (key == "backbone" and isinstance(value, str) and not content.get("backbone_config") and not timm)
+            or (key.endswith(_COUNTS) and max(counted, default=0) > _MOST_COUNTED)
+        ):
+            yield f"{key} {json.dumps(value)}"
+        yield from _refused(value)
 
 
 def read_config(model: NamedModel) -> Any:
@@ -159,9 +164,7 @@ def read_config(model: NamedModel) -> Any:
     settings = read_json(folder / "config.json", model.name)
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        raise ValueError(
-            f"{model.name}: config.json: model_type {printable(repr(kind))} is none that transformers knows"
-        )
+        raise ValueError(f"{model.name}: its model_type {printable(repr(kind))} is none that transformers knows")
     with _inside_transformers(model):
         return CONFIG_MAPPING[kind].from_dict(settings)
 
@@ -178,7 +181,7 @@ def _inside_transformers(model: NamedModel) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, ValueError) and str(error).startswith(model.name):
+        if isinstance(error, torch.OutOfMemoryError) or str(error).startswith(model.name):
             raise
         reason = f"{type(error).__name__}: {printable(first_line(error), 300)}"
         raise ValueError(f"{model.name}: its settings make no network that runs: {reason}") from None
@@ -263,21 +266,20 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
     from transformers.initialization import meta_device_safe_creation_ops, no_init_weights
 
     most_modules = _SPARE_MODULES + _MODULES_A_TENSOR * len(weights)
-    count = 0
+    count, here = 0, threading.get_ident()
 
     def counted(*_: Any) -> None:
         nonlocal count
-        count += 1
-        if count > most_modules:
+        count += threading.get_ident() == here  # the hook is every thread's
+        if count > most_modules and threading.get_ident() == here:
             raise ValueError(f"more than {most_modules:,} modules for {len(weights):,} weights in its files")
 
-    with ExitStack() as stack:
-        hook = register_module_module_registration_hook(counted)
-        stack.callback(hook.remove)
-        for context in (_inside_transformers(model), torch.device("meta"), no_init_weights()):
-            stack.enter_context(context)
-        stack.enter_context(meta_device_safe_creation_ops())
-        network = auto_class.from_config(config, dtype=torch.float32)
+    hook = register_module_module_registration_hook(counted)
+    try:
+        with _inside_transformers(model), torch.device("meta"), no_init_weights(), meta_device_safe_creation_ops():
+            network = auto_class.from_config(config, dtype=torch.float32)
+    finally:
+        hook.remove()
     numbers = sum(each.numel() for each in (*network.parameters(), *network.buffers()))
     there = sum(each.numel() for each in weights.values())
     if numbers > _SHARED * there + _SPARE_NUMBERS:
@@ -290,17 +292,14 @@ def load_backbone(model: NamedModel, device: str, mode: str) -> VisionBackbone:
     from transformers import AutoImageProcessor, AutoModel
 
     part, _, layer = (model.part or "tokens").partition(":")
-    if layer and not re.fullmatch("-?[0-9]{1,4}", layer):
+    if layer and not (part == "tokens" and re.fullmatch("-?[0-9]{1,4}", layer)):
         raise ValueError(f"{model.name}: {layer!r} is no layer; write the number of a hidden state, such as #tokens:-2")
     network = load_network(model, AutoModel, device, unused=("pooler",))
-    if not any(
-        (model_folder(model) / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")
-    ):
+    folder = model_folder(model)
+    if not any((folder / f"{name}_config.json").is_file() for name in ("preprocessor", "processor")):
         raise ValueError(f"{model.name}: has no preprocessor_config.json, which says how photos are resized and scaled")
     with _inside_transformers(model):
-        processor = AutoImageProcessor.from_pretrained(
-            model_folder(model), local_files_only=True, backend="torchvision"
-        )
+        processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="torchvision")
         return VisionBackbone(model, network, processor, part, int(layer) if layer else None)
 
 
@@ -316,83 +315,84 @@ class VisionBackbone:
     """
 
     def __init__(self, model: NamedModel, network: Any, processor: Any, part: str, layer: int | None) -> None:
-        self._model, self._processor, self._part, self._layer = model, processor, part, layer
-        self._network = network if part == "projection" else getattr(network, "vision_model", network)
         if part == "projection" and not hasattr(network, "get_image_features"):
             raise ValueError(f"{model.name}: a {type(network).__name__} has no projection; take #pooled")
-        config = getattr(network.config, "vision_config", network.config)
-        self._config, self._run = config, network.get_image_features if part == "projection" else self._network
+        self._name, self._model, self._processor = model.name, model, processor
+        self._part, self._layer = part, layer
+        self._network = network if part == "projection" else getattr(network, "vision_model", network)
+        self._run = network.get_image_features if part == "projection" else self._network
         self._options = inspect.signature(getattr(self._run, "forward", self._run)).parameters
+        written = read_json(model_folder(model) / "config.json", model.name)
+        settings = {**(written.get("vision_config") or written)}.items()
+        self._settings = {name: value for name, value in settings if name not in _NOISE}
+        config = getattr(network.config, "vision_config", network.config)
         # One grid from patches to the end, or fewer cells with each stage.
         self._one_grid = (
             hasattr(config, "hidden_size") and hasattr(config, "patch_size") and not hasattr(config, "depths")
         )
         self._cell = _pair(config.patch_size)[0] if self._one_grid else 1
-        self._native = _pair(
-            getattr(config, "image_size", None) or self._cell * math.isqrt(getattr(config, "num_patches", 256))
-        )
+        side = self._cell * math.isqrt(getattr(config, "num_patches", 256))
+        self._native = _pair(getattr(config, "image_size", None) or side)
+        self._longest = model.longest_side or (max(self._native) if self._one_grid else _CONVOLUTIONAL_SIDE)
+        self._by_numbers = any(hasattr(processor, name) for name in _OWN_SIZES)
         self._device = next(self._network.parameters()).device
-        self._special, self._any_shape, self._own_pooling = 0, True, True
+        self._special, self._any_shape, self._own_pooling = 0, True, False
         with torch.inference_mode():
-            self._check_sides(self._whole(self._longest()))
-            self._check_sides(self._square())
-            if part == "tokens" or not self._pools_itself():
-                self._measure()
-                self._own_pooling = False
+            for height, width in (self._whole((self._longest, self._longest)), self._square(), self._native):
+                cells = height * width // self._cell**2 if self._one_grid else 0
+                if not 0 < max(height, width) <= _MOST_SIDE or cells > _MOST_CELLS:
+                    raise ValueError(f"{model.name}: photos of {width} x {height} pixels; at most {_MOST_SIDE} a side")
+            if part != "tokens":
+                self._either(self._check_pooling, self._square())
+            if not self._own_pooling:
+                self._either(self._check_map, (4 * self._cell, 6 * self._cell) if self._one_grid else _PROBE)
             if not self._any_shape and model.longest_side not in (0, max(self._native)):
-                width, height = self._native[::-1]
-                raise ValueError(
-                    f"{model.name}: takes photos of {width} x {height} pixels alone; leave longest_side out"
-                )
+                sides = f"{self._native[1]} x {self._native[0]}"
+                raise ValueError(f"{model.name}: takes photos of {sides} pixels alone; leave longest_side out")
             self.pools: tuple[str, ...] = ("roi", "crop") if part == "tokens" else ("crop",)
             self.feature_dim = self.crop_vectors([np.zeros((8, 8, 3), np.uint8)]).shape[1]
 
-    def _pools_itself(self) -> bool:
-        """Whether the network gives a vector of a picture; finds out whether it takes other sides than its own."""
+    def _either(self, check: Callable[[tuple[int, int]], None], sides: tuple[int, int]) -> None:
+        """A check on photos of these sides, or of the network's own if it takes no others."""
         try:
-            found = self._outputs(torch.zeros(1, 3, *self._square(), device=self._device))
+            check(sides)
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, ValueError):
             self._any_shape = False
-            found = self._outputs(torch.zeros(1, 3, *self._native, device=self._device))
-        return found.get("pooler_output") is not None
+            check(self._native)
 
-    def _measure(self) -> None:
-        """Counts special tokens, checks that they come first, and finds the stride."""
-        try:
-            self._check_map((4 * self._cell, 6 * self._cell) if self._one_grid else _PROBE)
-        except (RuntimeError, ValueError):
-            self._any_shape = False
-            self._check_map(self._native)
+    def _check_pooling(self, sides: tuple[int, int]) -> None:
+        """Finds out whether the network makes one vector of a picture."""
+        found = self._outputs(torch.zeros(1, 3, *sides, device=self._device))
+        self._own_pooling = found.get("pooler_output") is not None
 
     def _check_map(self, sides: tuple[int, int]) -> None:
+        """Counts special tokens, checks that they come first, and finds the stride."""
         height, width = sides
         pixels = torch.zeros(3, 3, height, width, device=self._device)
         pixels[1, :, : self._cell, : self._cell] = 1
         pixels[2, :, height - self._cell :, width - self._cell :] = 1
         found = self._outputs(pixels, hidden=True)
-        tokens, states = found["last_hidden_state"], found.get("hidden_states") or ()
-        rows, columns = tokens.shape[2:] if tokens.dim() == 4 else self._grid(found, sides, None)
+        tokens: Any = found["last_hidden_state"]
+        states: Any = found.get("hidden_states") or ()
+        rows, columns = self._grid(found, sides, None) if tokens.dim() == 3 else (tokens.shape[-2], tokens.shape[-1])
         if tokens.dim() == 3:
             self._special = tokens.shape[1] - rows * columns
             if self._special < 0 or (self._one_grid and not _are_patches(states[0], self._special)):
-                raise ValueError(
-                    f"{self._model.name}: its {tokens.shape[1]} tokens are no map of patches; take #pooled"
-                )
-        if self._layer is not None and not -len(states) <= self._layer < len(states):
-            raise ValueError(f"{self._model.name}: has hidden states 0 to {len(states) - 1}, or -1 to -{len(states)}")
+                raise ValueError(f"{self._name}: its {tokens.shape[1]} tokens are no map of {rows} x {columns} patches")
+        if self._layer is not None:
+            if not -len(states) <= self._layer < len(states):
+                raise ValueError(f"{self._name}: has hidden states 0 to {len(states) - 1}, or -1 to -{len(states)}")
+            self._layer %= len(states)  # one way to write it
         self._map(found, sides)
         if not self._one_grid:
             self._cell = height // rows
 
-    def _check_sides(self, sides: tuple[int, int]) -> None:
-        if not 0 < min(sides) <= max(sides) <= _MOST_SIDE:
-            raise ValueError(
-                f"{self._model.name}: photos of {sides[1]} x {sides[0]} pixels; at most {_MOST_SIDE} a side"
-            )
-
     def _outputs(self, pixels: Tensor, *, hidden: bool = False) -> Any:
         """The bare network's outputs for (n, 3, height, width)."""
         sides = (pixels.shape[2], pixels.shape[3])
+        hidden = hidden or self._layer is not None or not self._one_grid
         options: dict[str, Any] = {"output_hidden_states": True} if hidden else {}
         if "interpolate_pos_encoding" in self._options and sides != self._native:
             options["interpolate_pos_encoding"] = True
@@ -418,12 +418,10 @@ class VisionBackbone:
         if values.dim() == 3:
             rows, columns = self._grid(found, sides, self._layer)
             if values.shape[1] != self._special + rows * columns:
-                raise ValueError(
-                    f"{self._model.name}: {values.shape[1]} tokens are no map of {rows} x {columns} patches"
-                )
+                raise ValueError(f"{self._name}: {values.shape[1]} tokens are no map of {rows} x {columns} patches")
             values = values[:, self._special :].transpose(1, 2).unflatten(2, (rows, columns))
         if values.dim() != 4 or values.shape[2] * sides[1] != values.shape[3] * sides[0]:
-            raise ValueError(f"{self._model.name}: {tuple(values.shape)} is no map of {sides[1]} x {sides[0]} pixels")
+            raise ValueError(f"{self._name}: {tuple(values.shape)} is no map of {sides[1]} x {sides[0]} pixels")
         return values
 
     def _whole(self, sides: tuple[float, float]) -> tuple[int, int]:
@@ -441,7 +439,7 @@ class VisionBackbone:
         sides = (size.get("height") or side, size.get("width") or side)
         if not all(sides):
             return self._native
-        return self._whole(sides) if self._one_grid else sides
+        return self._whole(sides) if self._one_grid or not self._any_shape else sides
 
     def _pixels(self, pictures: Sequence[np.ndarray], sides: tuple[int, int]) -> Tensor:
         """(n, 3, height, width) float32, by the processor's own numbers, nothing cut off or padded."""
@@ -449,36 +447,33 @@ class VisionBackbone:
         from transformers.image_utils import SizeDict
 
         found, size = self._processor, SizeDict(height=sides[0], width=sides[1])
-        if type(found).__name__ in _OWN_SIZES:
+        if self._by_numbers:
             photos = [torch.from_numpy(each).permute(2, 0, 1) for each in pictures]
             resized = torch.stack([TorchvisionBackend.resize(found, each, size, found.resample) for each in photos])
             numbers = (found.do_rescale, found.rescale_factor, found.do_normalize, found.image_mean, found.image_std)
             pixels = found.rescale_and_normalize(resized, *numbers)
         else:
-            options = {"do_resize": True, "do_center_crop": False, "do_pad": False, "return_tensors": "pt"}
-            pixels = found(images=list(pictures), size=dict(size), **options)["pixel_values"]
+            # Said, not inferred: a picture of three rows could be one of three channels.
+            options = {"input_data_format": "channels_last", "return_tensors": "pt", "size": dict(size)}
+            whole = {"do_resize": True, "do_center_crop": False, "do_pad": False}
+            pixels = found(images=list(pictures), **whole, **options)["pixel_values"]
         if pixels.shape != (len(pictures), 3, *sides):
-            raise ValueError(f"{self._model.name}: {type(found).__name__} gives {tuple(pixels.shape)}, not {sides}")
+            raise ValueError(f"{self._name}: {type(found).__name__} gives {tuple(pixels.shape)}, not {sides}")
         return pixels.to(self._device, torch.float32)
-
-    def _longest(self) -> tuple[int, int]:
-        """Sides of a square photo in the network."""
-        side = self._model.longest_side or (max(self._native) if self._one_grid else _CONVOLUTIONAL_SIDE)
-        return side, side
 
     def feature_map(self, photo: np.ndarray) -> FeatureMap:
         """As `VisionNetwork.feature_map`."""
         height, width = photo.shape[:2]
-        scale = self._longest()[0] / max(height, width)
+        scale = self._longest / max(height, width)
         sides = self._whole((height * scale, width * scale))
-        found = self._outputs(self._pixels([photo], sides), hidden=self._layer is not None or not self._one_grid)
+        found = self._outputs(self._pixels([photo], sides))
         values = self._map(found, sides)
         return FeatureMap(values.float(), (values.shape[3] / width, values.shape[2] / height))
 
     def crop_vectors(self, crops: Sequence[np.ndarray]) -> Tensor:
         """As `VisionNetwork.crop_vectors`: the mean of the cells of "tokens", else the network's own vector."""
         sides = self._square()
-        found = self._outputs(self._pixels(crops, sides), hidden=self._layer is not None or not self._one_grid)
+        found = self._outputs(self._pixels(crops, sides))
         if self._own_pooling:
             vectors: Tensor = found["pooler_output"].flatten(1)
         elif self._part == "pooled" and self._special:
@@ -487,27 +482,33 @@ class VisionBackbone:
             vectors = self._map(found, sides).mean(dim=(2, 3))
         return vectors.float()
 
-    def describe(self, pool: str) -> dict[str, Any]:
-        """As `VisionNetwork.describe`. The settings are those of the vision network that differ from its defaults."""
+    @cached_property
+    def _digest(self) -> str:
+        """Of the weights that are read: no text tower, and no pooler of tokens."""
         left_out = ("text",) if self._part == "projection" else ("pooler.",) if self._part == "tokens" else ()
-        state = {name: value for name, value in self._network.state_dict().items() if not name.startswith(left_out)}
-        settings = {name: value for name, value in self._config.to_diff_dict().items() if name not in _NO_SETTINGS}
+        state = self._network.state_dict()
+        return weights_digest({name: value for name, value in state.items() if not name.startswith(left_out)})
+
+    def describe(self, pool: str) -> dict[str, Any]:
+        """As `VisionNetwork.describe`. The settings are those of the file, which no version of transformers changes."""
         found = self._processor
         pooled = "pooler" if self._own_pooling else "class token" if self._special else "mean of cells"
         vector = {"tokens": "cells" if pool == "roi" else "mean of cells", "pooled": pooled}.get(self._part, self._part)
-        side = {"longest_side": self._longest()[0], "multiple_of": self._cell}
-        return {
-            "name": f"hf:{'folder' if Path(self._model.target).is_dir() else self._model.target}#{self._part}",
+        side = {"longest_side": self._longest, "multiple_of": self._cell}
+        numbers = [(name, getattr(found, name)) for name in (*_PIXEL_NUMBERS, *_RARE_NUMBERS) if hasattr(found, name)]
+        described = {
+            "name": f"hf:{self._model.target if self._model.revision else 'folder'}#{self._part}",
             "layer": self._layer,
             "vector": vector,
-            "weights": weights_digest(state),
-            "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
+            "weights": self._digest,
+            "settings": hashlib.sha256(json.dumps(self._settings, sort_keys=True).encode()).hexdigest(),
             "input": side if pool == "roi" and self._any_shape else {"sides": list(self._square())},
             "processor": {
                 "class": type(found).__name__,
-                **{name: getattr((value := getattr(found, name, None)), "value", value) for name in _PIXEL_NUMBERS},
+                **{name: getattr(value, "value", value) for name, value in numbers},
             },
         }
+        return dict(plain_json(described))
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -523,10 +524,9 @@ def _are_patches(states: Tensor, special: int) -> bool:
     return moved == [special, states.shape[1] - 1]
 
 
-def class_names(model: NamedModel) -> tuple[str, ...] | None:
+def class_names(model: NamedModel) -> Any:
     """See `NamedModel.names`."""
-    found: tuple[str, ...] | None = _detectors().class_names(model)
-    return found
+    return _detectors().class_names(model)
 
 
 def load_detector(model: NamedModel, device: str, mode: str) -> Any:
