@@ -113,6 +113,8 @@ def test_memory_that_runs_out_is_no_matter_of_the_file(opened: Callable[..., Nam
 FILES = {
     "x = (": r"line 1: SyntaxError: '\(' was never closed",
     "import sys\nimport not_a_library.part": "line 2: ModuleNotFoundError.*; install it, and on workers too",
+    "\0": "null bytes",
+    "NAMES = ['cat']\ndef f(): ...": r"TypeError: f\(\) takes 0 positional arguments but 1 was given",
     "import neighbour": "line 1: ModuleNotFoundError: .*'neighbour'; a file beside this one does not travel",
     "\n1 / 0": "line 2: ZeroDivisionError: division by zero",
     "raise SystemExit(3)": "line 1: SystemExit: 3",

@@ -59,10 +59,10 @@ class NamedModel:
     license: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or not self.target:
-            raise ValueError(f"{self.name!r} names no model; expected one such as {_EXAMPLES}")
         if self.kind == "python" and (not self.part.isidentifier() or not self.target.endswith(".py")):
             raise ValueError(f"{self.name!r}: expected python:FILE.py:FUNCTION")
+        if self.kind not in KINDS or not self.target:
+            raise ValueError(f"{self.name!r} names no model; expected one such as {_EXAMPLES}")
         if self.kind == "hf" and self.part and self.part.partition(":")[0] not in _HF_PARTS:
             raise ValueError(f"{self.name!r}: after # comes one of {', '.join(_HF_PARTS)}, or tokens:LAYER")
         if self.pool and self.pool not in POOLS:

@@ -102,14 +102,16 @@ class _Function:
         except (RuntimeError, ValueError) as error:
             raise ValueError(f"{error} (called with a black photo of 128 x 128 pixels)") from error
 
-    def _numbers(self, value: Any, what: str) -> np.ndarray:
-        """A copy of a result, float32 and finite."""
+    def _numbers(self, value: Any, what: str) -> Tensor:
+        """A copy of a result, float32 and finite, on its device."""
         try:
-            parts = [_on_host(part) for part in value] if isinstance(value, list | tuple) else _on_host(value)
-            found = np.array(parts, np.float32)
+            if isinstance(value, list | tuple):
+                value = [part.detach().float().cpu().numpy() if isinstance(part, Tensor) else part for part in value]
+            is_tensor = isinstance(value, Tensor)
+            found = value.detach().float().clone() if is_tensor else torch.from_numpy(np.array(value, np.float32))
         except (TypeError, ValueError) as error:
             self._wrong(f"{what} should be numbers; {first_line(error)}")
-        if not np.isfinite(found).all():
+        if not found.isfinite().all():
             self._wrong(f"{what}: NaN or infinity among the numbers")
         return found
 
@@ -149,26 +151,26 @@ class FunctionDetector(_Function):
         if not isinstance(names, list | tuple):
             self._wrong(f"expected a list of names, one for each box; got {type(names).__name__}")
         count = len(names)
-        boxes = self._array(boxes, (count, 4), "boxes")
-        scores = self._array(scores, (count,), "scores")
+        boxes, scores = self._array(boxes, (count, 4), "boxes"), self._array(scores, (count,), "scores")
         if count and not 0 <= scores.min() <= scores.max() <= 1:
             self._wrong(f"scores go from {scores.min():g} to {scores.max():g}; expected 0..1")
         self._check(boxes, photo.shape[1] * scale[0], photo.shape[0] * scale[1])
         ids = torch.tensor([self._id(name) for name in names], dtype=torch.int64)
         if (vectors is None) == bool(self.feature_dim):
             self._wrong("vectors come with each photo or with none; WIDTH = 256 in the file tells their width")
-        own = None if vectors is None else torch.from_numpy(self._array(vectors, (count, self.feature_dim), "vectors"))
-        return Detections(torch.from_numpy(boxes / np.array(scale * 2, np.float32)), torch.from_numpy(scores), ids, own)
+        own = None if vectors is None else self._array(vectors, (count, self.feature_dim), "vectors")
+        return Detections(boxes / torch.tensor(scale * 2), scores, ids, own)
 
-    def _array(self, value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-        found = self._numbers(value, what)
-        if not found.size and not shape[0]:
-            return np.zeros(shape, np.float32)
+    def _array(self, value: Any, shape: tuple[int, ...], what: str) -> Tensor:
+        found = self._numbers(value, what).cpu()
+        if not found.numel() and not shape[0]:
+            return torch.zeros(shape)
         if found.shape != shape:
-            self._wrong(f"{what} have the shape {found.shape}; expected {shape} beside {plural(shape[0], 'name')}")
+            got = tuple(found.shape)
+            self._wrong(f"{what} have the shape {got}; expected {shape} beside {plural(shape[0], 'name')}")
         return found
 
-    def _check(self, boxes: np.ndarray, width: float, height: float) -> None:
+    def _check(self, boxes: Tensor, width: float, height: float) -> None:
         if len(boxes) and boxes.max() <= 1 < min(width, height) / 8:
             self._wrong("boxes seem to go from 0 to 1; multiply them by the photo's width and height")
         for box in boxes.tolist():
@@ -192,7 +194,7 @@ class FunctionBackbone(_Function):
 
     def __init__(self, model: NamedModel, device: str, mode: str) -> None:
         super().__init__(model, device, mode)
-        shape = self._numbers(self._of_a_black_photo(), "its result").shape
+        shape = tuple(self._numbers(self._of_a_black_photo(), "its result").shape)
         if len(shape) not in (1, 3) or 0 in shape:
             self._wrong(f"its result has the shape {shape}; expected a map (C, h, w) or a vector (D,)")
         self.feature_dim, self._dimensions = shape[0], len(shape)
@@ -200,10 +202,10 @@ class FunctionBackbone(_Function):
 
     def _result(self, photo: np.ndarray) -> Tensor:
         found = self._numbers(self._call(photo)[0], "its result")
-        if found.ndim != self._dimensions or found.shape[0] != self.feature_dim or not found.size:
-            expected = (self.feature_dim, "h", "w")[: self._dimensions]
-            self._wrong(f"its result has the shape {found.shape}; of a black photo it began {expected}")
-        return torch.from_numpy(found)
+        if found.ndim != self._dimensions or found.shape[0] != self.feature_dim or not found.numel():
+            expected, got = (self.feature_dim, "h", "w")[: self._dimensions], tuple(found.shape)
+            self._wrong(f"its result has the shape {got}; of a black photo it began {expected}")
+        return found
 
     def feature_map(self, photo: np.ndarray) -> FeatureMap:
         values = self._result(photo)[None]
@@ -216,10 +218,6 @@ class FunctionBackbone(_Function):
 
 
 load_detector, load_backbone = FunctionDetector, FunctionBackbone
-
-
-def _on_host(value: Any) -> Any:
-    return value.detach().float().cpu().numpy() if isinstance(value, Tensor) else value
 
 
 def _module(model: NamedModel) -> ModuleType:
@@ -244,7 +242,7 @@ def _what_failed(model: NamedModel, error: BaseException) -> str:
     lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == model.target]
     if isinstance(error, SyntaxError) and error.filename == model.target:
         lines = [error.lineno]
-    text = f"line {lines[-1]}: {type(error).__name__}: {first_line(error)}" if lines else ""
+    text = f"{f'line {lines[-1]}: ' if lines else ''}{type(error).__name__}: {first_line(error)}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         beside = (Path(model.target).parent / f"{error.name.partition('.')[0]}.py").exists()
         travels = "a file beside this one does not travel: put its code into this one"
