@@ -308,6 +308,15 @@ def _bare(family: str, network: Any, processor: Any, photo: np.ndarray = PHOTO) 
     return outputs, found
 
 
+def _changed(folder: Path, to: Path, name: str, change: dict[str, Any]) -> Path:
+    """A copy of a folder in which other settings stand in a file."""
+    shutil.copytree(folder, to)
+    content = json.loads((to / name).read_text())
+    content.get("image_processor", content).update(change)
+    (to / name).write_text(json.dumps(content))
+    return to
+
+
 def _same(found: Tensor, expected: Tensor, rtol: float = 0) -> None:
     torch.testing.assert_close(found, expected, rtol=rtol, atol=rtol)
 
@@ -452,34 +461,39 @@ def test_description_is_equal_wherever_the_files_lie(saved: Any, tmp_path: Path)
     assert described(detr) != described(_named(saved("conditional_detr")[0], "conditional_detr"))
 
 
-@pytest.mark.parametrize("longest_side, input_hw", [(0, (48, 67)), (70, (50, 70)), (140, (100, 140))])
-def test_longest_side_takes_the_place_of_the_edges(longest_side: int, input_hw: tuple[int, int], saved: Any) -> None:
-    detector = _named(saved("detr")[0], "detr", longest_side=longest_side).detector("cpu", "exact")
+@pytest.mark.parametrize(
+    "size, longest_side, input_hw",
+    [
+        (EDGES, 0, (48, 67)),
+        (EDGES, 70, (50, 70)),
+        (EDGES, 140, (100, 140)),
+        ({"longest_edge": 84}, 0, (60, 84)),  # transformers refuses it: resizes by two edges
+    ],
+)
+def test_longest_side_takes_the_place_of_the_edges(
+    size: dict[str, int], longest_side: int, input_hw: tuple[int, int], saved: Any, tmp_path: Path
+) -> None:
+    folder = _changed(saved("detr")[0], tmp_path / "sized", "preprocessor_config.json", {"size": size})
+    detector = _named(folder, "detr", longest_side=longest_side).detector("cpu", "exact")
     seen: list[Any] = []
     detector.network.register_forward_pre_hook(
         lambda _, __, kwargs: seen.append(kwargs["pixel_values"].shape[2:]), with_kwargs=True
     )
     with torch.inference_mode():
         detector(PHOTO)
+        with pytest.raises(ValueError, match="a photo of 900 x 1 pixels is too narrow"):
+            detector(_noise(1, 900))
     assert seen == [input_hw]
 
 
 def test_names_are_ids_where_a_model_has_none(saved: Any, tmp_path: Path) -> None:
     folder, network, processor = saved("rt_detr")
-    config = json.loads((folder / "config.json").read_text())
-    for key in ("id2label", "label2id"):
-        config.pop(key)
-    _changed(folder, tmp_path / "bare", "config.json", config | {"num_labels": 6})
-    model = _named(tmp_path / "bare", "rt_detr")
+    labels = {f"LABEL_{at}": at for at in range(len(LABELS))}
+    change = {"label2id": labels, "id2label": {str(at): label for label, at in labels.items()}}
+    model = _named(_changed(folder, tmp_path / "bare", "config.json", change), "rt_detr")
     assert model.names() is None
     _, bare = _bare("rt_detr", network, processor)
     assert _detected(model).class_ids.tolist() == bare["labels"].tolist()
-
-
-def _changed(folder: Path, to: Path, name: str, content: dict[str, Any]) -> Path:
-    shutil.copytree(folder, to)
-    (to / name).write_text(json.dumps(content))
-    return to
 
 
 @pytest.mark.parametrize(
@@ -519,7 +533,10 @@ def test_queries_that_do_not_fit_are_refused(family: str, queries: tuple[str, ..
             {"image_processor_type": "CLIPImageProcessor"},
             "is no processor of a detr",
         ),
-        ("detr", "preprocessor_config.json", {"size": "large"}, "hf:"),
+        ("detr", "preprocessor_config.json", {"size": {"height": 9.5, "width": 9}}, "size has height 9.5; expected"),
+        ("detr", "preprocessor_config.json", {"size": "large"}, "no network that runs"),
+        ("detr", "preprocessor_config.json", {"size": {"shortest_edge": 64}}, "no network that runs"),
+        ("detr", "preprocessor_config.json", {"image_mean": [0.5, 0.5]}, "no network that runs"),
         ("owlvit", "processor_config.json", {"do_center_crop": True}, "cuts out the middle"),
         ("detr", "config.json", {"model_type": "vit"}, "vit is no detector that is known here"),
     ],
@@ -527,10 +544,7 @@ def test_queries_that_do_not_fit_are_refused(family: str, queries: tuple[str, ..
 def test_settings_that_make_no_detector_are_refused(
     family: str, name: str, change: dict[str, Any], words: str, saved: Any, tmp_path: Path
 ) -> None:
-    folder = saved(family)[0]
-    content = json.loads((folder / name).read_text())
-    (content["image_processor"] if "image_processor" in content else content).update(change)
-    model = _named(_changed(folder, tmp_path / "changed", name, content), family)
+    model = _named(_changed(saved(family)[0], tmp_path / "changed", name, change), family)
     with pytest.raises(ValueError, match=words) as error:
         model.detector("cpu", "exact")
     assert "\n" not in str(error.value)

@@ -134,11 +134,15 @@ class HuggingFaceDetector:
 
     def __call__(self, photo: np.ndarray) -> Detections:
         """See `DetectionModel.__call__`."""
-        if self.family in _ZERO_SHOT:
-            # The processors of both kinds take one list of queries for each photo.
-            inputs = self.processor(images=[photo], text=[list(self.model.queries)], **_OPTIONS)
-        else:
-            inputs = self.processor(images=[photo], **_OPTIONS)
+        # The processors of both kinds take one list of queries for each photo.
+        texts = {"text": [list(self.model.queries)]} if self.family in _ZERO_SHOT else {}
+        try:
+            inputs = self.processor(images=[photo], **texts, **_OPTIONS)
+        except ValueError:  # settings were tried: a side would have no pixel
+            height, width = photo.shape[:2]
+            raise ValueError(
+                f"{self.model.name}: a photo of {width} x {height} pixels is too narrow for the sizes of its input"
+            ) from None
         states = {"output_hidden_states": True} if self.family in _OMDET else {}
         outputs = self.network(**inputs.to(self.device), **states)
         boxes, scores, labels, queries = self._post_processed(outputs, photo.shape[:2])
