@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from tiny_commands import Cli, Pictures, ok
 
-from roibeam.extraction.adapters.any_detector import CROPS_AT_ONCE
-from roibeam.extraction.adapters.named_model import NamedModel
+from roibeam.extraction.adapters.any_detector import CROPS_AT_ONCE, build_detector
 from roibeam.extraction.weights.detector_choice import choose_detector
-from roibeam.extraction.weights.loading import build_detector
+from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.extract.photos_to_store import extract

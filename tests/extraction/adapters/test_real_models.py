@@ -11,9 +11,9 @@ import torch
 from torchvision.ops import box_convert, box_iou
 
 from roibeam.extraction.adapters.any_detector import BackboneDetector, build_any_detector, cut_out
-from roibeam.extraction.adapters.named_model import NamedModel
 from roibeam.extraction.network.conventions import DETECTIONS, SELECTIONS
 from roibeam.extraction.regions import Regions
+from roibeam.extraction.weights.named_model import NamedModel
 
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parents[3]

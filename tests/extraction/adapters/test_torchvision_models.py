@@ -20,7 +20,7 @@ from torchvision.transforms.functional import pil_to_tensor
 
 from roibeam.extraction.adapters import torchvision_models
 from roibeam.extraction.adapters.any_detector import RegionBackbone, arithmetic
-from roibeam.extraction.adapters.named_model import NamedModel
+from roibeam.extraction.weights.named_model import NamedModel
 
 FASTER = "fasterrcnn_mobilenet_v3_large_320_fpn"
 CPU = torch.device("cpu")

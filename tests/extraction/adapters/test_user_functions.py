@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from roibeam.extraction.adapters.any_detector import BackboneDetector, ModelDetector, RegionBackbone
-from roibeam.extraction.adapters.named_model import NamedModel
 from roibeam.extraction.network.conventions import DETECTIONS, SELECTIONS
+from roibeam.extraction.weights.named_model import NamedModel
 
 ALL = SELECTIONS[DETECTIONS]
 NAMED = 'NAMES = ["cat", "dog"]\n'

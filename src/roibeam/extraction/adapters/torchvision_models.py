@@ -34,9 +34,9 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 from torchvision.ops import FrozenBatchNorm2d, clip_boxes_to_image
 
 from roibeam.extraction.adapters.any_detector import Detections, FeatureMap
-from roibeam.extraction.adapters.named_model import NamedModel
 from roibeam.extraction.network.state import random_seed, weights_digest
 from roibeam.extraction.weights.files import read_tensors
+from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.extraction.weights.sources import container_of, fetch_weights
 from roibeam.messages import name_hint, printable
 
