@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_commands import Cli, Pictures, ok
+from tiny_commands import Cli, Pictures, ok, tiny_sizes
 
 from roibeam.extraction.adapters.any_detector import CROPS_AT_ONCE, build_detector
 from roibeam.extraction.weights.detector_choice import choose_detector
@@ -167,3 +167,11 @@ def test_a_vector_does_not_depend_on_how_many_boxes_there_are(models: Path) -> N
         many, one = (alone([photo], boxes=[each])[0].features for each in (boxes, boxes[:1]))
         assert np.array_equal(many[0], one[0]) and np.array_equal(many[0], many[2]) and len(many) == len(boxes)
         assert alone([photo], boxes=[boxes[:0]])[0].features.shape == (0, 3)
+
+
+def test_a_loss_over_classes_says_that_it_trains_on_the_best_class(
+    roibeam: Cli, made: Path, pictures: Pictures, tmp_path: Path
+) -> None:
+    run = ("pretrain", tmp_path / "run", "--store", made, "--captions", pictures.captions, "--device", "cpu")
+    result = ok(roibeam(*run, "--system", "vilbert", "--steps", 1, *tiny_sizes("vilbert")))
+    assert "has no probabilities of all classes: the loss trains on each region's best class" in result.err, result.err

@@ -393,7 +393,7 @@ def _check_store_of_start(request: PretrainRequest) -> None:
     found = None if start is None else found_model(start)
     if found is not None and "://" not in store:
         with FeatureStore(store) as opened:
-            check_feature_space(found, opened)
+            check_feature_space(found, opened, reads_classes=True)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
 from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.captions.captioned_store import CaptionedStore, JoinedSource, LeakGuard
@@ -205,7 +206,8 @@ def _with_data_notes(read: RunData, choice: ModelChoice) -> RunData:
     """Adds the allowed differences from the features that the model was trained on or the recipe needs; ValueError for
     others. Notes on the data are logged before the first step, since a run may be stopped."""
     if choice.start is not None:
-        read = dataclasses.replace(read, choices=[*check_feature_space(choice.start, read.store), *read.choices])
+        allowed = check_feature_space(choice.start, read.store, reads_classes=True)
+        read = dataclasses.replace(read, choices=[*allowed, *read.choices])
         check_object_classes(choice.start, () if read.objects is None else read.objects.class_names)
     if choice.features is not None:
         boxes_alone = read.end_to_end is not None
@@ -254,6 +256,11 @@ def _model(
     )
     for note in made.notes:
         logger.info("%s", note)
+    objective = region_objective(made.model.config)
+    if objective is not None and objective.loss in ("kl", "cross entropy") and first.class_distribution is None:
+        hard = f"{read.store.path} has no probabilities of all classes: the loss trains on each region's best class"
+        log_notes([hard])
+        made = dataclasses.replace(made, notes=(*made.notes, hard))
     cuts = run.choice.system.notes_of_cuts(made.sampler, corpus_of(read.joined))
     log_notes(cuts)
     return dataclasses.replace(made, notes=(*made.notes, *cuts))

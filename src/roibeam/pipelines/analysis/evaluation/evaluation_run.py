@@ -121,7 +121,7 @@ def evaluate_checkpoint(
     start, config, out = time.monotonic(), config or EvaluationConfig(), Path(out)
     check_new(out)
     model = pretraining_model(found, named=str(found.source), verb="evaluate")
-    remarks = [*found.changes, *check_feature_space(found, store)]
+    remarks = [*found.changes, *check_feature_space(found, store, reads_classes=True)]
     check_tokenizer(found, tokenizer)
     check_task(model.config, config.task)
     other_splits = captions.other_splits if isinstance(captions, CaptionFile) else ()

@@ -134,12 +134,15 @@ def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:
         )
 
 
-def check_feature_space(found: HasSource, store: FeatureStore) -> list[str]:
+def check_feature_space(found: HasSource, store: FeatureStore, *, reads_classes: bool = False) -> list[str]:
     """Checks that the model was trained on features such as the store has; a checkpoint without a run records none.
 
     Their meaning must match. The selection of boxes, the dtype and the mode may differ. Imported features record only
     the format and the names of their classes.
 
+    Args:
+        reads_classes: whether the classes of regions are predicted or read. Where a backbone makes the features, class
+            names, which then are the detector's matter, are compared only if so.
     Returns:
         Allowed differences, in one line; empty without any.
     """
@@ -157,7 +160,8 @@ def check_feature_space(found: HasSource, store: FeatureStore) -> list[str]:
             f"training store{'' if known else _OLD_RUN_HINT}"
         )
     classes = digest_of_classes(store)
-    if None not in (run.classes, classes) and run.classes != classes:
+    is_read = reads_classes or "backbone" not in now.details
+    if is_read and None not in (run.classes, classes) and run.classes != classes:
         raise ValueError(
             f"store {store.path} has other class names than that which {found.source} was trained on: class 7 of one "
             f"may be another thing in the other; extract or import these images with the same detector's vocabulary"
