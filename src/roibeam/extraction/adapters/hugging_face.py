@@ -46,7 +46,15 @@ _MOST_SIDE, _MOST_CELLS = 8192, 2**17  # of a photo in a network
 _OWN_SIZES = ("crop_pct", "max_num_patches")  # settings of processors that cut photos, or choose a size by themselves
 _PIXEL_NUMBERS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
 _RARE_NUMBERS = ("rescale_offset", "include_top", "do_flip_channel_order")
-_NOISE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "id2label", "label2id")
+_NO_SETTINGS = (
+    "_name_or_path",
+    "transformers_version",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "id2label",
+    "label2id",
+)
 # Numbers and modules of a network beside those that its file gives reason for.
 _SHARED, _SPARE_NUMBERS, _SPARE_MODULES, _MODULES_A_TENSOR = 8, 2**26, 2000, 16
 
@@ -324,7 +332,7 @@ class VisionBackbone:
         self._options = inspect.signature(getattr(self._run, "forward", self._run)).parameters
         written = read_json(model_folder(model) / "config.json", model.name)
         settings = {**(written.get("vision_config") or written)}.items()
-        self._settings = {name: value for name, value in settings if name not in _NOISE}
+        self._settings = {name: value for name, value in settings if name not in _NO_SETTINGS}
         config = getattr(network.config, "vision_config", network.config)
         # One grid from patches to the end, or fewer cells with each stage.
         self._one_grid = (
