@@ -52,6 +52,7 @@ _INPUT_RULES = (
     *("do_resize", "size", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
     *("do_pad", "pad_size", "size_divisor"),
 )
+
 # Of config.json: what does not decide the numbers, or stands elsewhere.
 _NO_RULES = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "id2label", "label2id", "architectures")
 
@@ -111,26 +112,29 @@ class HuggingFaceDetector:
             else (config, _WIDTHS.get(self.family, "d_model"))
         )
         self.feature_dim = int(getattr(*widths))
-        self._digest = weights_digest(network.state_dict())
+        settings = read_json(model_folder(model) / "config.json", model.name).items()
+        self._settings = _digest({name: value for name, value in settings if name not in _NO_RULES})
+        self._weights = weights_digest(network.state_dict())
 
     def describe(self) -> dict[str, Any]:
         """See `DetectionModel.describe`."""
         rules = image_processor(self.processor).to_dict()
-        settings = read_json(model_folder(self.model) / "config.json", self.model.name)
-        deciding = {name: value for name, value in settings.items() if name not in _NO_RULES}
-        found = {
-            "name": self.model.name if self.model.revision else "hf:folder",
+        queries = list(self.model.queries)
+        tokens = {"tokens": _digest(self.processor.tokenizer(queries)["input_ids"])} if queries else {}
+        return {
+            "name": f"hf:{self.model.target if self.model.revision else 'folder'}",
             "model_type": self.family,
-            "weights": self._digest,
-            "settings": hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest(),
+            "weights": self._weights,
+            "settings": self._settings,
             "processor": {
                 "class": type(image_processor(self.processor)).__name__,
                 **{name: rules[name] for name in _INPUT_RULES if rules.get(name) is not None},
             },
             "threshold": _KEEPS_ALL,
             "vector": "class embedding of the patch" if self.family in _OWL else "last state of the query",
+            "queries": queries,
+            **tokens,
         }
-        return found | ({"queries": list(self.model.queries)} if self.family in _ZERO_SHOT else {})
 
     def __call__(self, photo: np.ndarray) -> Detections:
         """See `DetectionModel.__call__`."""
@@ -219,6 +223,10 @@ def image_processor(processor: Any) -> Any:
     return getattr(processor, "image_processor", processor)
 
 
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def _owners(token_ids: Tensor, tokenizer: Any) -> Tensor:
     """The query of each token of "[CLS] a query . another . [SEP]"; -1 of a dot and of the two ends."""
     dots = token_ids == tokenizer.convert_tokens_to_ids(".")
@@ -297,6 +305,9 @@ def _check_queries(model: NamedModel, config: Any, processor: Any) -> None:
         ValueError: with the number that fits.
     """
     tokenizer, queries, family = processor.tokenizer, model.queries, config.model_type
+    if len(tokenizer) > config.text_config.vocab_size:
+        known = config.text_config.vocab_size
+        raise ValueError(f"{model.name}: its tokenizer has {len(tokenizer)} tokens, its network {known}")
 
     def length(text: str) -> int:
         return len(tokenizer(text)["input_ids"])
@@ -312,6 +323,8 @@ def _check_queries(model: NamedModel, config: Any, processor: Any) -> None:
         limit = min(limit, processor.text_kwargs["max_length"])
         joined = lambda some: f"Detect {', '.join(some)}."  # noqa: E731
     for query in queries:
+        if set(tokenizer(query)["input_ids"]) <= set(tokenizer.all_special_ids):  # all, if a tokenizer lacks its file
+            raise ValueError(f"{model.name}: query {printable(query)!r} has no word that its tokenizer knows")
         if (tokens := length(joined((query,)) if joined else query)) > limit:
             raise ValueError(f"{model.name}: query {printable(query)!r} has {tokens} tokens; at most {limit} fit")
     if joined is not None and (tokens := length(joined(queries))) > limit:
