@@ -566,6 +566,16 @@ def test_a_tokenizer_without_its_file_is_refused(family: str, saved: Any, tmp_pa
         _named(tmp_path / "copy", family).names()
 
 
+def test_nothing_is_loaded_from_elsewhere(saved: Any, tmp_path: Path) -> None:
+    shutil.copytree(saved("owlv2")[0], tmp_path / "copy")
+    path = tmp_path / "copy" / "processor_config.json"
+    elsewhere = {"audio_tokenizer_class": "DacModel", "audio_tokenizer_name_or_path": str(tmp_path / "elsewhere")}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"audio_tokenizer": elsewhere}))
+    with pytest.raises(OSError, match="elsewhere"):
+        hf.AutoProcessor.from_pretrained(tmp_path / "copy", local_files_only=True)
+    _named(tmp_path / "copy", "owlv2").detector("cpu", "exact")
+
+
 def test_longest_side_and_names_must_fit(saved: Any) -> None:
     with pytest.raises(ValueError, match="its input is of one size"):
         _named(saved("rt_detr")[0], "rt_detr", longest_side=64).detector("cpu", "exact")

@@ -262,17 +262,19 @@ def _classes(config: Any) -> tuple[Tensor, tuple[str, ...] | None]:
 
 def _processor(model: NamedModel, config: Any) -> Any:
     """The processor of the folder, with the user's longest side."""
-    from transformers import AutoImageProcessor, AutoProcessor
+    from transformers import PROCESSOR_MAPPING, AutoImageProcessor, AutoTokenizer
     from transformers.image_utils import SizeDict
 
-    kind = AutoProcessor if config.model_type in _ZERO_SHOT else AutoImageProcessor
+    folder = {"pretrained_model_name_or_path": model_folder(model), "local_files_only": True}
     with _inside_transformers(model):
-        processor = kind.from_pretrained(model_folder(model), local_files_only=True, trust_remote_code=False)
-    images = image_processor(processor)
-    has_texts = processor is not images and hasattr(processor, "tokenizer")
-    if not hasattr(images, "post_process_object_detection") or has_texts != (config.model_type in _ZERO_SHOT):
+        processor = images = AutoImageProcessor.from_pretrained(**folder, trust_remote_code=False)
+        if config.model_type in _ZERO_SHOT:  # `AutoProcessor` fetches audio tokenizers that settings name
+            tokenizer = AutoTokenizer.from_pretrained(**folder, trust_remote_code=False)
+            kinds: Any = PROCESSOR_MAPPING
+            processor = kinds[type(config)](images, tokenizer)
+    if not hasattr(images, "post_process_object_detection"):
         raise ValueError(
-            f"{model.name}: {type(processor).__name__} is no processor of a {config.model_type}; "
+            f"{model.name}: {type(images).__name__} is no processor of a {config.model_type}; "
             f"expected its own preprocessor_config.json"
         )
     rules = images.to_dict()
