@@ -53,7 +53,8 @@ demo: setup ## photos in, region shards out, trained on: the whole chain on a wo
 test: detectron2-source ## the default test suite (2 to 5 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not soak and not gpu" $(ARGS)
 
-test-slow: detectron2-source real-models ## only what the default suite leaves out: true-size networks, many images, kills
+test-slow: detectron2-source ## only what the default suite leaves out: true-size networks, many images, kills
+	-$(MAKE) real-models
 	$(PYTEST) -m "slow and not gpu and not faults and not cluster" $(ARGS)
 
 test-faults: setup ## kills, full disks, a shard done twice, sources that vanish, broken downloads; each mended by a rerun
@@ -92,7 +93,8 @@ test-soak: setup ## hours of faults and mutations; with ROIBEAM_SOAK=0.1 a tenth
 test-cluster-soak: $(ENGINES:%=%-packages) ## a dozen kills in one job on each of Flink and Spark (20 minutes)
 	$(CLUSTERS) -m "cluster and soak" $(ARGS)
 
-test-rest: detectron2-source real-models ## test-slow, the slow ones of test-faults and test-soak in one go: no core waits at the end of each
+test-rest: detectron2-source ## test-slow, the slow ones of test-faults and test-soak in one go: no core waits at the end of each
+	-$(MAKE) real-models
 	$(PYTEST) -m "(slow or soak) and not gpu and not cluster" $(ARGS)
 
 test-attacks: setup ## damage, full disks and hostile files and servers, given to every command (10 minutes)

@@ -27,7 +27,8 @@ from warm_command import warm_command
 MOST_PAGES, MOST_README_LINES, MOST_WORDS = 17, 120, 40
 GENERATED = "docs/evidence.md"
 COLD = "README.md"
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))]
+DOCS = sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))
+PAGES = ["README.md", "CONTRIBUTING.md", "examples/real_photos/README.md", *DOCS]
 LINKED = [*PAGES, *(name for name in ("CHANGELOG.md", "SECURITY.md", "BENCHMARKS.md") if (REPOSITORY / name).is_file())]
 
 

@@ -2,10 +2,10 @@ from . import extraction as extraction
 from . import features as features
 from . import model as model
 from . import pipelines as pipelines
+from .extraction.adapters.any_detector import build_detector as build_detector
 from .extraction.engine.region_iterator import extract_regions as extract_regions
 from .extraction.hugging_face_inputs import RegionProcessor as RegionProcessor
 from .extraction.photos.image_ref import ImageRef as ImageRef
-from .extraction.weights.loading import build_detector as build_detector
 from .features.reading.batch_order import BatchStream as BatchStream
 from .features.reading.staging import open_store as open_store
 from .features.reading.torch_datasets import RegionBatchSampler as RegionBatchSampler

@@ -1,4 +1,4 @@
-"""Detectors and backbones of other libraries through the commands: what a store records of them, and who may name them."""
+"""Models of other libraries through the commands: what a store records of them, and who may name them."""
 
 import json
 import shlex
@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from tiny_commands import Cli, Pictures, ok
 
-from roibeam.extraction.adapters.any_detector import CROPS_AT_ONCE, RegionBackbone
-from roibeam.extraction.adapters.named_model import NamedModel
+from roibeam.extraction.adapters.any_detector import CROPS_AT_ONCE, build_detector
 from roibeam.extraction.weights.detector_choice import choose_detector
-from roibeam.extraction.weights.loading import build_detector
+from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.extract.photos_to_store import extract
@@ -167,4 +166,4 @@ def test_a_vector_does_not_depend_on_how_many_boxes_there_are(models: Path) -> N
         alone = build_detector(backbone=backbone, given_boxes=True)
         many, one = (alone([photo], boxes=[each])[0].features for each in (boxes, boxes[:1]))
         assert np.array_equal(many[0], one[0]) and np.array_equal(many[0], many[2]) and len(many) == len(boxes)
-        assert isinstance(alone.backbone, RegionBackbone) and alone([photo], boxes=[boxes[:0]])[0].features.shape == (0, 3)
+        assert alone([photo], boxes=[boxes[:0]])[0].features.shape == (0, 3)

@@ -1,3 +1,4 @@
+from .adapters.any_detector import build_detector as build_detector
 from .detector import Detector as Detector
 from .detector import HeadOutputs as HeadOutputs
 from .detector import RegionDetector as RegionDetector
@@ -21,5 +22,4 @@ from .region_encoder import load_encoder_weights as load_encoder_weights
 from .region_encoder import prepare_photo as prepare_photo
 from .regions import Regions as Regions
 from .weights.detector_choice import PRESETS as PRESETS
-from .weights.loading import build_detector as build_detector
 from .weights.loading import load_weights as load_weights

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from roibeam.extraction.adapters.any_detector import RegionBackbone, arithmetic
 from roibeam.extraction.adapters.hugging_face import load_network
-from roibeam.extraction.adapters.named_model import NamedModel
+from roibeam.extraction.weights.named_model import NamedModel
 
 SIDES = {"image_size": 32, "patch_size": 8}
 NARROW = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}

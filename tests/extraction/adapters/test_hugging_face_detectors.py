@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers.image_transforms import center_to_corners_format
 
 from roibeam.extraction.adapters.any_detector import Detections, ModelDetector
-from roibeam.extraction.adapters.named_model import NamedModel
 from roibeam.extraction.network.conventions import SELECTIONS
+from roibeam.extraction.weights.named_model import NamedModel
 
 LABELS = ("N/A", "cat", "dog", "background", "N/A", "car")
 NAMES = ("cat", "dog", "car")

@@ -1,6 +1,7 @@
 """Two real networks on real photos, by the plug-ins of examples/real_photos: things are found, and alike is near."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -10,18 +11,14 @@ import torch
 from torchvision.ops import box_convert, box_iou
 
 from roibeam.extraction.adapters.any_detector import BackboneDetector, build_any_detector, cut_out
-from roibeam.extraction.adapters.named_model import NamedModel
-from roibeam.extraction.network.conventions import SelectionPolicy
+from roibeam.extraction.network.conventions import DETECTIONS, SELECTIONS
 from roibeam.extraction.regions import Regions
+from roibeam.extraction.weights.named_model import NamedModel
 
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parents[3]
 PLUG_INS = REPOSITORY / "examples" / "real_photos"
-# Each detection with a good score, the best first.
-GOOD = SelectionPolicy(
-    method="single-nms", kept_box="regressed", nms_thresholds=(1.0,), legacy_plus_one_areas=False, min_score=0.45,
-    min_regions=0, order="score",
-)  # fmt: skip
+GOOD = replace(SELECTIONS[DETECTIONS], min_score=0.45, min_regions=0)
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,10 @@ import pytest
 import torch
 
 from roibeam.extraction.adapters.any_detector import BackboneDetector, ModelDetector, RegionBackbone
-from roibeam.extraction.adapters.named_model import NamedModel
-from roibeam.extraction.network.conventions import SelectionPolicy
+from roibeam.extraction.network.conventions import DETECTIONS, SELECTIONS
+from roibeam.extraction.weights.named_model import NamedModel
 
-# All that a function gives, the best first.
-ALL = SelectionPolicy(
-    method="single-nms", kept_box="regressed", nms_thresholds=(1.0,), legacy_plus_one_areas=False, min_score=0.1,
-    min_regions=0, order="score",
-)  # fmt: skip
+ALL = SELECTIONS[DETECTIONS]
 NAMED = 'NAMES = ["cat", "dog"]\n'
 PHOTO = np.arange(40 * 60 * 3, dtype=np.uint8).reshape(40, 60, 3)  # B, G, R
 

@@ -12,18 +12,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, Unpack, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from roibeam.extraction.adapters.named_model import MODES, NamedModel
-from roibeam.extraction.detector import RegionDetector
+from roibeam.extraction.detector import Detector, RegionDetector
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
-from roibeam.extraction.network.config import written_settings
-from roibeam.extraction.network.conventions import Conventions, SelectionPolicy
+from roibeam.extraction.network.config import DetectorConfig, written_settings
+from roibeam.extraction.network.conventions import DETECTIONS, SELECTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.photos.preprocessing import check_pixels
 from roibeam.extraction.regions import (
@@ -34,6 +34,9 @@ from roibeam.extraction.regions import (
     kept_regions,
     plain_json,
 )
+from roibeam.extraction.weights.detector_choice import named
+from roibeam.extraction.weights.loading import build_detector as build_network
+from roibeam.extraction.weights.named_model import MODES, NamedModel, OtherModels, is_named_model, read_queries
 
 POOLED_CELLS = 7  # of RoIAlign on a backbone's map, a side
 CROPS_AT_ONCE = 8  # one shape for every pass: a vector does not depend, bit for bit, on how many boxes there are
@@ -360,3 +363,59 @@ def build_any_detector(
         return found
     region_backbone = RegionBackbone(backbone.backbone(device, mode), backbone.pool, backbone.name)
     return BackboneDetector(found, region_backbone, device=device, mode=mode)
+
+
+def build_detector(
+    detector: str | Path | DetectorConfig | None = None,
+    *,
+    preset: str | None = None,
+    weights: str | Path | None = None,
+    conventions: str | Conventions | None = None,
+    selection: str | SelectionPolicy | None = None,
+    device: str | torch.device = "cpu",
+    mode: str = "exact",
+    given_boxes: bool = False,
+    **others: Unpack[OtherModels],
+) -> Detector:
+    """A detector ready to run: `build_detector("toy")`, `build_detector(preset="lxmert", weights="detector.pth")`,
+    `build_detector("torchvision:fasterrcnn_resnet50_fpn", weights="default", backbone="hf:facebook/dinov2-base")`.
+
+    With a detector or a backbone of another library it is another `RegionDetector`: a `ModelDetector` or a
+    `BackboneDetector`, which has no more members than the protocol.
+
+    Args:
+        detector, preset, conventions, selection: as `roibeam extract` takes them under these names, see
+            `choose_detector`: a shipped detector, a detector's folder, a published extractor ("butd-10-100" by
+            default) and its differing parts, or a name of another library, see `NamedModel`.
+        weights: see `load_weights` and `NamedModel`; None means those of the folder.
+        device: device of the computation, such as "cpu" or "cuda:0".
+        mode: "exact", or a faster one that rounds more: "batched", "tf32" (CUDA), "bf16"; see `MODES`.
+        given_boxes: whether it will describe given boxes alone. Then the file of a ResNet alone will do, such as
+            torchvision's; the network has no classes and no attributes. With a backbone, no detector is needed.
+        others: see `OtherModels`.
+    Raises:
+        ValueError: for an unknown name, a mode that the device does not have, or weights that are missing or do not
+            fit.
+    """
+    given = {"preset": preset, "weights": weights, "conventions": conventions, "selection": selection}
+    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    known |= {"device": str(device), "mode": mode}
+    if not others and not is_named_model(detector):
+        return build_network(detector, given_boxes=given_boxes, **known)
+    return cast(Detector, _with_others(detector, known, others, given_boxes=given_boxes))
+
+
+def _with_others(detector: Any, known: dict[str, Any], others: OtherModels, *, given_boxes: bool) -> object:
+    queries, backbone = others.get("queries"), None
+    selection = named("selection", known.get("selection", DETECTIONS), SELECTIONS)
+    if (name := others.get("backbone")) is not None:
+        backbone = NamedModel(name, others.get("backbone_weights", ""), pool=others.get("pool", "")).opened()
+    own: RegionDetector | NamedModel | None = None
+    if is_named_model(detector):
+        texts = () if queries is None else read_queries(queries)
+        own = NamedModel(detector, str(known.get("weights", "")), texts).opened()
+    elif queries is not None or backbone is None:
+        raise ValueError(f"{', '.join(others)}: {detector or 'the detector'} takes no such argument; leave it out")
+    elif detector or known.keys() & {"preset", "weights", "conventions"} or not given_boxes:
+        own = build_network(detector, given_boxes=given_boxes, **known)
+    return build_any_detector(own, backbone, selection, device=known["device"], mode=known["mode"])

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.adapters.any_detector import FeatureMap
-from roibeam.extraction.adapters.named_model import NamedModel
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.regions import plain_json
 from roibeam.extraction.weights.files import read_tensors
+from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.extraction.weights.sources import hub_errors
 from roibeam.messages import first_line, printable
 

@@ -26,8 +26,8 @@ from roibeam.extraction.adapters.hugging_face import (
     read_config,
     read_json,
 )
-from roibeam.extraction.adapters.named_model import NamedModel
 from roibeam.extraction.network.state import weights_digest
+from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.messages import printable
 
 # By model_type. A softmax has a last class of its own for no object; a sigmoid decides each class by itself.

@@ -15,15 +15,16 @@ import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torchvision
 from PIL import Image
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from torchvision.models import get_model, get_model_weights, list_models
 from torchvision.models.detection import FCOS, RetinaNet
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
@@ -33,9 +34,9 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 from torchvision.ops import FrozenBatchNorm2d, clip_boxes_to_image
 
 from roibeam.extraction.adapters.any_detector import Detections, FeatureMap
-from roibeam.extraction.adapters.named_model import NamedModel
 from roibeam.extraction.network.state import random_seed, weights_digest
 from roibeam.extraction.weights.files import read_tensors
+from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.extraction.weights.sources import container_of, fetch_weights
 from roibeam.messages import name_hint, printable
 
@@ -56,22 +57,20 @@ _CLASS_HEADS = (
 
 
 def open_model(model: NamedModel) -> NamedModel:
-    """See `NamedModel.opened`: "default" becomes the URL, and weights are fetched; layers are looked up."""
-    name = model.target
-    if name not in DETECTORS + NETWORKS:
-        raise ValueError(f"{model.name}: torchvision has no detector or classification network {name!r}"
-                         f"{name_hint(name, DETECTORS + NETWORKS)}")  # fmt: skip
-    if name in DETECTORS and model.part:
-        raise ValueError(f"{model.name}: a detector takes no layer; write torchvision:{name}")
-    if name in NETWORKS:
+    """See `NamedModel.opened`: "default" becomes a URL, weights are fetched, and layers are looked up."""
+    if model.target not in DETECTORS + NETWORKS:
+        hint = name_hint(model.target, DETECTORS + NETWORKS)
+        raise ValueError(f"{model.name}: torchvision has no detector or classification network of that name; {hint}")
+    if model.target in NETWORKS:
         _check_layer(model)
+    elif model.part:
+        raise ValueError(f"{model.name}: a detector takes no layer; write torchvision:{model.target}")
     if model.queries:
         raise ValueError(f"{model.name} looks for its own classes and takes no queries; leave them out")
     if not model.weights:
-        raise ValueError(f"{model.name}: name its weights: default (torchvision's own, which are fetched), FILE, "
-                         f"or random:SEED")  # fmt: skip
+        raise ValueError(f"{model.name}: name its weights: default (torchvision's, are fetched), FILE, or random:SEED")
     if model.weights == "default":
-        model = replace(model, weights=get_model_weights(name).DEFAULT.url)
+        model = replace(model, weights=_entry(model).url)
     if random_seed(model.weights) is None:
         container_of(_weight_file(model))
     return model
@@ -79,16 +78,15 @@ def open_model(model: NamedModel) -> NamedModel:
 
 def class_names(model: NamedModel) -> tuple[str, ...] | None:
     """See `NamedModel.names`."""
-    _check_detector(model)
+    skeleton = _skeleton(_checked_detector(model))
     is_own = random_seed(model.weights) is not None or model.weights == _entry(model).url
-    skeleton = _skeleton(model.target)
     state = skeleton.state_dict() if is_own else _file_tensors(model)
     return _classes(model, _num_classes(model.target, state), skeleton)[1]
 
 
 def load_detector(model: NamedModel, device: str, mode: str) -> TorchvisionDetector:
     """See `NamedModel.detector`."""
-    _check_detector(model)
+    _checked_detector(model)
     network, digest = _network(model)
     kind = RegionHeadDetector if isinstance(network, GeneralizedRCNN) else TorchvisionDetector
     return kind(model, network.to(device), digest)
@@ -99,8 +97,7 @@ def load_backbone(model: NamedModel, device: str, mode: str) -> TorchvisionBackb
     if model.target not in NETWORKS:
         raise ValueError(f"{model.name} is no classification network; a backbone is one such as resnet50@layer4")
     _check_layer(model)
-    network, digest = _network(model)
-    return TorchvisionBackbone(model, network, digest, device)
+    return TorchvisionBackbone(model, *_network(model), device)
 
 
 class TorchvisionDetector:
@@ -124,20 +121,20 @@ class TorchvisionDetector:
         if model.longest_side:
             transform.min_size, transform.max_size = (model.longest_side,), model.longest_side
         # Below autocast, torchvision would make anchors and boxes of bfloat16, pixels apart.
-        for part in ("backbone", "head", "rpn.head", "roi_heads.box_predictor"):
-            if isinstance(owner := functools.reduce(lambda at, name: getattr(at, name, None), part.split("."), network),
-                          nn.Module):  # fmt: skip
-                owner.register_forward_hook(lambda module, inputs, output: _widened(output))
+        for name, part in network.named_modules():
+            if name in ("backbone", "head", "rpn.head", "roi_heads.box_predictor"):
+                part.register_forward_hook(lambda module, inputs, output: tree_map(Tensor.float, output))
 
     def describe(self) -> dict[str, Any]:
         transform = self._network.transform
         rules = getattr(self._network, "roi_heads", self._network)
         thresholds = ("score_thresh", "nms_thresh", "topk_candidates", "detections_per_img")
         sides = {"shortest_side": transform.min_size[-1], "longest_side": transform.max_size}
+        epsilons = {getattr(module, "eps", None) for module in self._network.modules()} - {None}
         return {
             "detector": self._name,
             "weights": self._digest,
-            "norm_epsilons": _epsilons(self._network),
+            "norm_epsilons": sorted(epsilons),
             "input": {"square": transform.fixed_size[0]} if transform.fixed_size else sides,
             "pixels": {"mean": list(transform.image_mean), "std": list(transform.image_std), "resize": "bilinear"},
             "thresholds": {name: getattr(rules, name) for name in thresholds if hasattr(rules, name)},
@@ -210,25 +207,13 @@ class RegionHeadDetector(TorchvisionDetector):
         return torch.cat([odds[:, self._labels], odds[:, rest].sum(dim=1, keepdim=True)], dim=1)
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """What a layer gives. Shapes are asked of a network without weights.
-
-    Attributes:
-        kind: "nchw", "nhwc", "tokens", or "vector".
-        width: numbers of a vector, or channels.
-        stride: pixels of a cell.
-        offset: of the photo's corner, cells: a network without padding has a smaller map, in the photo's middle.
-        square: the one size of input, pixels a side; 0 for any.
-        before: tokens before those of the map.
-    """
-
-    kind: str
-    width: int
-    stride: int = 1
-    offset: float = 0.0
-    square: int = 0
-    before: int = 0
+class _Layer(NamedTuple):
+    kind: str  # "nchw", "nhwc", "tokens" or "vector"
+    width: int  # numbers of a vector, or channels
+    stride: int = 1  # pixels of a cell
+    offset: float = 0.0  # cells; a network without padding has a smaller map, in the middle of the photo
+    square: int = 0  # the one size of input, pixels a side; 0 for any
+    before: int = 0  # tokens before those of the map
 
 
 class TorchvisionBackbone:
@@ -253,15 +238,15 @@ class TorchvisionBackbone:
         self.pools = ("crop",) if self._layer.kind == "vector" else ("roi", "crop")
 
     def describe(self, pool: str) -> dict[str, Any]:
-        layer, square = self._layer, pool == "crop" or self._layer.square
+        is_square = pool == "crop" or self._layer.square
         described = {
             "backbone": self._name,
             "weights": self._digest,
-            "input": {"square": self._square} if square else {"longest_side": self._longest_side},
-            "pixels": {"mean": self._mean.flatten().tolist(), "std": self._std.flatten().tolist(),
-                       "resize": f"Pillow {self._resample}"},
-        }  # fmt: skip
-        cells = {"stride": layer.stride, "offset": layer.offset}
+            "input": {"square": self._square} if is_square else {"longest_side": self._longest_side},
+            "pixels": {"mean": self._mean.flatten().tolist(), "std": self._std.flatten().tolist()},
+            "resize": f"Pillow {self._resample}",
+        }
+        cells = {"stride": self._layer.stride, "offset": self._layer.offset}
         return described if pool == "crop" else {**described, "cells": cells}
 
     def feature_map(self, photo: np.ndarray) -> FeatureMap:
@@ -296,9 +281,10 @@ class TorchvisionBackbone:
         return found
 
 
-def _check_detector(model: NamedModel) -> None:
+def _checked_detector(model: NamedModel) -> str:
     if model.target not in DETECTORS:
         raise ValueError(f"{model.name} is no detector of torchvision; there are {', '.join(DETECTORS)}")
+    return model.target
 
 
 def _entry(model: NamedModel) -> Any:
@@ -314,8 +300,8 @@ def _weight_file(model: NamedModel) -> Path:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if not digest.startswith(named[1]):
-            raise ValueError(f"weights {model.weights}: SHA-256 is {digest}, torchvision names {named[1]}; "
-                             f"remove {path} and fetch it again")  # fmt: skip
+            problem = f"SHA-256 is {digest}, torchvision names {named[1]}"
+            raise ValueError(f"weights {model.weights}: {problem}; remove {path} and fetch it again")
     return path
 
 
@@ -426,18 +412,14 @@ def _freeze(network: nn.Module, epsilon: float) -> None:
                 setattr(parent, name, FrozenBatchNorm2d(child.num_features, epsilon))
 
 
-def _epsilons(network: nn.Module) -> list[float]:
-    return sorted({float(module.eps) for module in network.modules() if hasattr(module, "eps")})  # type: ignore
-
-
 def _balance(network: Any) -> None:
-    """Scales random weights by powers of two, so that they are the same on every machine: activations stay in range,
-    scores differ, and boxes are not all of the photo or of nothing."""
-    handles: dict[nn.Module, Any] = {}
+    """Scales random weights by powers of two, which are equal on every machine, so that activations stay in range,
+    scores differ, and boxes are neither the photo nor nothing."""
+    hooks: dict[nn.Module, Any] = {}
 
     def scale(module: Any, inputs: Any, output: Tensor, *, spread: float) -> Tensor:
-        handles.pop(module).remove()
-        if spread != 1 and module.weight.shape[1] > 1:  # what comes in is positive: without its mean, the sum tells places apart
+        hooks.pop(module).remove()
+        if spread != 1 and module.weight.shape[1] > 1:  # so that positive inputs do not make all scores alike
             module.weight.sub_(module.weight.double().mean(dim=1, keepdim=True).float())
             output = module(*inputs)
         module.weight.mul_(2.0 ** round(math.log2(spread / max(float(output.std()), 1e-6))))
@@ -446,10 +428,9 @@ def _balance(network: Any) -> None:
 
     for name, module in network.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
-            is_score = "cls_" in name or "classification_head.module_list" in name
-            is_shift = "bbox_" in name or "regression_head.module_list" in name
-            spread = 2.0 if is_score else 0.3 if is_shift else 1.0
-            handles[module] = module.register_forward_hook(functools.partial(scale, spread=spread))
+            kinds = {"cls_": 2.0, "classification_head.module_list": 2.0, "bbox_": 0.3, "regression_head.module": 0.3}
+            spread = next((value for part, value in kinds.items() if part in name), 1.0)
+            hooks[module] = module.register_forward_hook(functools.partial(scale, spread=spread))
     if isinstance(network, FCOS):
         network.head.regression_head.bbox_reg.bias.data.fill_(2.0)  # distances to the sides, in strides
     transform = network.transform
@@ -459,17 +440,8 @@ def _balance(network: Any) -> None:
         coarse = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
         network([coarse.repeat_interleave(16, 1).repeat_interleave(16, 2)])
     transform.min_size, transform.max_size = sides
-    for handle in handles.values():
-        handle.remove()
-
-
-def _widened(output: Any) -> Any:
-    """Tensors in lists and dictionaries as float32."""
-    if isinstance(output, Tensor):
-        return output.float()
-    if isinstance(output, dict):
-        return OrderedDict((name, _widened(value)) for name, value in output.items())
-    return type(output)(map(_widened, output))
+    for hook in hooks.values():  # of masks where nothing was found
+        hook.remove()
 
 
 def _extractor(network: nn.Module, layer: str) -> nn.Module:

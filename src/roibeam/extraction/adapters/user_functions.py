@@ -35,7 +35,7 @@ from PIL import Image
 from torch import Tensor
 
 from roibeam.extraction.adapters.any_detector import Detections, FeatureMap, arithmetic
-from roibeam.extraction.adapters.named_model import NamedModel
+from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.messages import first_line, name_hint, plural, printable
 
 _loaded: dict[tuple[str, str], ModuleType] = {}  # by name and digest

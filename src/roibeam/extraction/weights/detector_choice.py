@@ -19,7 +19,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from roibeam.extraction.adapters.named_model import is_named_model
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
@@ -28,6 +27,7 @@ from roibeam.extraction.network.conventions import (
     Conventions,
     SelectionPolicy,
 )
+from roibeam.extraction.weights.named_model import is_named_model
 from roibeam.messages import name_hint
 
 CONFIG_NAME = "config.json"

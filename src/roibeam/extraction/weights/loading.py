@@ -18,18 +18,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
 
-from roibeam.extraction.adapters.any_detector import build_any_detector
-from roibeam.extraction.adapters.named_model import NamedModel, OtherModels, is_named_model, read_queries
-from roibeam.extraction.detector import Detector, RegionDetector
+from roibeam.extraction.detector import Detector
 from roibeam.extraction.fast.modes import mode_named, warn_if_slow
 from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, DETECTIONS, SELECTIONS, Conventions, SelectionPolicy
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.rpn import ProposalGenerator
 from roibeam.extraction.network.state import (
     CELL_ANCHORS,
@@ -42,7 +39,7 @@ from roibeam.extraction.network.state import (
     show_tensor,
     weights_digest,
 )
-from roibeam.extraction.weights.detector_choice import DetectorFolder, choose_detector, conventions_beside, named
+from roibeam.extraction.weights.detector_choice import DetectorFolder, choose_detector, conventions_beside
 from roibeam.extraction.weights.families import (
     CAFFE_LAYOUT,
     CLASSES_OF_IMAGES,
@@ -112,13 +109,8 @@ def build_detector(
     device: str | torch.device = "cpu",
     mode: str = "exact",
     given_boxes: bool = False,
-    **others: Unpack[OtherModels],
 ) -> Detector:
-    """A detector ready to run: `build_detector("toy")`, `build_detector(preset="lxmert", weights="detector.pth")`,
-    `build_detector("torchvision:fasterrcnn_resnet50_fpn", weights="default", backbone="hf:facebook/dinov2-base")`.
-
-    With a detector or a backbone of another library it is another `RegionDetector`: a `ModelDetector` or a
-    `BackboneDetector`, which has no more members than the protocol.
+    """A detector of the Visual Genome family; `build_detector` of ../adapters/any_detector.py makes others too.
 
     Args:
         detector, preset, conventions, selection: as `roibeam extract` takes them under these names, see
@@ -128,22 +120,11 @@ def build_detector(
         device: device of the computation, such as "cpu" or "cuda:0".
         mode: "exact", or a faster one that rounds more: "batched", "tf32" (CUDA), "bf16"; see `MODES`.
         given_boxes: whether it will describe given boxes alone. Then the file of a ResNet alone will do, such as
-            torchvision's; the network has no classes and no attributes. With a backbone and no detector, it alone.
-        others: see `OtherModels`.
+            torchvision's; the network has no classes and no attributes.
     Raises:
         ValueError: for an unknown name, a mode that the device does not have, or weights that are missing or do not
             fit.
     """
-    if others or is_named_model(detector):
-        known: dict[str, Any] = {
-            "preset": preset,
-            "conventions": conventions,
-            "selection": selection,
-            "weights": weights,
-        }
-        known = {name: each for name, each in known.items() if each is not None}
-        of_others = _with_others(detector, known, others, given_boxes=given_boxes, device=str(device), mode=mode)
-        return cast(Detector, of_others)
     chosen = choose_detector(detector, preset=preset, conventions=conventions, selection=selection, weights=weights)
     warn_if_slow(mode_named(mode, device), device)
     config, found = chosen.config, None
@@ -155,25 +136,6 @@ def build_detector(
     built = Detector(config, chosen.conventions, chosen.selection, mode=mode)
     _load(chosen.weights, found, built)
     return built.to(device)
-
-
-def _with_others(
-    detector: Any, known: dict[str, Any], others: OtherModels, *, given_boxes: bool, device: str, mode: str
-) -> object:
-    """The detector of `build_detector` with models of other libraries."""
-    queries, backbone = others.get("queries"), None
-    selection = named("selection", known.get("selection", DETECTIONS), SELECTIONS)
-    if (name := others.get("backbone")) is not None:
-        backbone = NamedModel(name, others.get("backbone_weights", ""), pool=others.get("pool", "")).opened()
-    own: RegionDetector | NamedModel | None = None
-    if is_named_model(detector):
-        texts = () if queries is None else read_queries(queries)
-        own = NamedModel(detector, str(known.get("weights", "")), texts).opened()
-    elif queries is not None or backbone is None:
-        raise ValueError(f"{', '.join(others)}: {detector or 'the detector'} takes no such argument; leave it out")
-    elif detector or known.keys() - {"selection"} or not given_boxes:
-        own = build_detector(detector, device=device, mode=mode, given_boxes=given_boxes, **known)
-    return build_any_detector(own, backbone, selection, device=device, mode=mode)
 
 
 _SMALL_LAYER = 2**22  # numbers, 16 MB: a network of such layers is built, for a better message on missing weights

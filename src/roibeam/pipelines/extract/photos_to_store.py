@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from roibeam.extraction.adapters.named_model import OtherModels
+from roibeam.extraction.weights.named_model import OtherModels
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
 
 if TYPE_CHECKING:

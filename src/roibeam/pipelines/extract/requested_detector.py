@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-from roibeam.extraction.adapters.named_model import TORCHVISION_OWN, NamedModel, is_named_model, read_queries
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
@@ -30,6 +29,7 @@ from roibeam.extraction.weights.detector_choice import (
     detectron2_config,
     named,
 )
+from roibeam.extraction.weights.named_model import TORCHVISION_OWN, NamedModel, is_named_model, read_queries
 from roibeam.extraction.weights.sources import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.messages import name_hint

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self, TypeVar
 
-from roibeam.extraction.adapters.named_model import MODES, NamedModel
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.fast.modes import mode_named
 from roibeam.extraction.network.config import DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.weights.detector_choice import Detectron2Config
+from roibeam.extraction.weights.named_model import MODES, NamedModel
 
 _T = TypeVar("_T")
 

@@ -32,7 +32,6 @@ from typing import IO, Any
 import torch
 import torchvision
 
-from roibeam.extraction.adapters.named_model import NamedModel
 from roibeam.extraction.detector import RegionDetector
 from roibeam.extraction.engine.detector_calls import DetectorCalls
 from roibeam.extraction.engine.extract_options import ExtractOptions
@@ -43,6 +42,7 @@ from roibeam.extraction.network.conventions import PROPOSAL_FIELDS
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.weights.detector_choice import Detectron2Config
 from roibeam.extraction.weights.loading import build_detector
+from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of, merged_numerics

@@ -17,10 +17,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from roibeam.extraction.adapters.named_model import TORCHVISION_OWN, NamedModel, is_named_model
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.fast.modes import MODES
 from roibeam.extraction.weights.detector_choice import read_detector_folder
+from roibeam.extraction.weights.named_model import TORCHVISION_OWN, NamedModel, is_named_model
 from roibeam.extraction.weights.sources import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.folders.local_folder import is_at_url, output_folder
