@@ -25,7 +25,7 @@ from roibeam.extraction.weights.named_model import NamedModel
 LABELS = ("N/A", "cat", "dog", "background", "N/A", "car")
 NAMES = ("cat", "dog", "car")
 ROWS = {1: 0, 2: 1, 5: 2}  # of LABELS among NAMES
-QUERIES = ("cat", "red car", "dogs", "zebra")
+QUERIES = ("cat", "red car", "dogs", "zebra cat")  # the tokenizer of two families knows no zebra
 SQUARE = {"height": 64, "width": 64}
 EDGES = {"shortest_edge": 48, "longest_edge": 80}
 
@@ -457,6 +457,12 @@ def test_description_is_equal_wherever_the_files_lie(saved: Any, tmp_path: Path)
     assert all(word in text for word in ("shortest_edge", "0.485", "red car"))
     assert text != described(replace(model, queries=("cat",)))
     assert text != described(replace(model, longest_side=64))
+    words = _changed(folder, tmp_path / "words", "tokenizer.json", {})
+    tokenizer = (words / "tokenizer.json").read_text()
+    for old, new in (("cat", "_"), ("red", "cat"), ("_", "red")):
+        tokenizer = tokenizer.replace(f'"{old}"', f'"{new}"')
+    (words / "tokenizer.json").write_text(tokenizer)
+    assert text != described(_named(words, "grounding_dino"))
     detr = _named(saved("detr")[0], "detr")
     assert described(detr) != described(_named(saved("conditional_detr")[0], "conditional_detr"))
 
@@ -502,6 +508,7 @@ def test_names_are_ids_where_a_model_has_none(saved: Any, tmp_path: Path) -> Non
         ("detr", ("cat",), "has its own classes and takes no --queries"),
         ("owlvit", (), "looks for what --queries names"),
         ("owlvit", ("cat", "an overlong query"), "'an overlong query' has 17 tokens; at most 16 fit"),
+        ("grounding_dino", ("cat", "zebra"), "'zebra' has no word that its tokenizer knows"),
         ("grounding_dino", ("cat", "st. bernard"), "'st. bernard': a dot ends a query"),
         # 24 tokens: two ends, and two for each query
         ("grounding_dino", tuple(string.ascii_lowercase), "26 queries have 54 tokens .* first 11,"),
@@ -548,6 +555,25 @@ def test_settings_that_make_no_detector_are_refused(
     with pytest.raises(ValueError, match=words) as error:
         model.detector("cpu", "exact")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("family", ["owlv2", "grounding_dino"])
+def test_a_tokenizer_without_its_file_is_refused(family: str, saved: Any, tmp_path: Path) -> None:
+    """For transformers it is one without words, for which all queries are one."""
+    shutil.copytree(saved(family)[0], tmp_path / "copy")
+    (tmp_path / "copy" / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="'cat' has no word that its tokenizer knows"):
+        _named(tmp_path / "copy", family).names()
+
+
+def test_nothing_is_loaded_from_elsewhere(saved: Any, tmp_path: Path) -> None:
+    shutil.copytree(saved("owlv2")[0], tmp_path / "copy")
+    path = tmp_path / "copy" / "processor_config.json"
+    elsewhere = {"audio_tokenizer_class": "DacModel", "audio_tokenizer_name_or_path": str(tmp_path / "elsewhere")}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"audio_tokenizer": elsewhere}))
+    with pytest.raises(OSError, match="elsewhere"):
+        hf.AutoProcessor.from_pretrained(tmp_path / "copy", local_files_only=True)
+    _named(tmp_path / "copy", "owlv2").detector("cpu", "exact")
 
 
 def test_longest_side_and_names_must_fit(saved: Any) -> None:

@@ -41,9 +41,9 @@ _GROUNDED = ("grounding-dino", "mm-grounding-dino")  # queries are one text, a l
 _OMDET = ("omdet-turbo",)
 _ZERO_SHOT = (*_OWL, *_GROUNDED, *_OMDET)
 
-_WIDTHS = {"yolos": "hidden_size", "dab-detr": "hidden_size", "omdet-turbo": "decoder_hidden_dim"}
+_WIDTHS = dict.fromkeys((*_OWL, "yolos", "dab-detr"), "hidden_size") | {"omdet-turbo": "decoder_hidden_dim"}
 _KEEPS_ALL = -1.0  # below every score
-_NO_NMS = 2.0  # above every overlap
+_NMS, _NO_NMS = 0.5, 2.0  # of OmDet-Turbo's post-processing by default; above every overlap
 _PLACEHOLDERS = ("n/a", "background", "__background__", "no-object", "no object", "no_object")
 # A photo of three rows would else be taken for one with its channels in front.
 _OPTIONS = {"return_tensors": "pt", "input_data_format": "channels_last"}
@@ -52,6 +52,7 @@ _INPUT_RULES = (
     *("do_resize", "size", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
     *("do_pad", "pad_size", "size_divisor"),
 )
+
 # Of config.json: what does not decide the numbers, or stands elsewhere.
 _NO_RULES = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "id2label", "label2id", "architectures")
 
@@ -105,32 +106,32 @@ class HuggingFaceDetector:
         if self.family in _OMDET:
             # Texts that fall out of the cache would be computed anew beside others, and then round otherwise.
             network.language_cache_class.capacity = max(network.language_cache_class.capacity, self.num_classes)
-        widths = (
-            (config.text_config, "hidden_size")
-            if self.family in _OWL
-            else (config, _WIDTHS.get(self.family, "d_model"))
-        )
-        self.feature_dim = int(getattr(*widths))
-        self._digest = weights_digest(network.state_dict())
+        sizes = config.text_config if self.family in _OWL else config
+        self.feature_dim = int(getattr(sizes, _WIDTHS.get(self.family, "d_model")))
+        settings = read_json(model_folder(model) / "config.json", model.name).items()
+        self._settings = _digest({name: value for name, value in settings if name not in _NO_RULES})
+        self._weights = weights_digest(network.state_dict())
 
     def describe(self) -> dict[str, Any]:
         """See `DetectionModel.describe`."""
         rules = image_processor(self.processor).to_dict()
-        settings = read_json(model_folder(self.model) / "config.json", self.model.name)
-        deciding = {name: value for name, value in settings.items() if name not in _NO_RULES}
-        found = {
-            "name": self.model.name if self.model.revision else "hf:folder",
+        queries = list(self.model.queries)
+        tokens = {"tokens": _digest(self.processor.tokenizer(queries)["input_ids"])} if queries else {}
+        return {
+            "name": f"hf:{self.model.target if self.model.revision else 'folder'}",
             "model_type": self.family,
-            "weights": self._digest,
-            "settings": hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest(),
+            "weights": self._weights,
+            "settings": self._settings,
             "processor": {
                 "class": type(image_processor(self.processor)).__name__,
                 **{name: rules[name] for name in _INPUT_RULES if rules.get(name) is not None},
             },
             "threshold": _KEEPS_ALL,
+            "nms_threshold": _NMS if self.family in _OMDET else None,
             "vector": "class embedding of the patch" if self.family in _OWL else "last state of the query",
+            "queries": queries,
+            **tokens,
         }
-        return found | ({"queries": list(self.model.queries)} if self.family in _ZERO_SHOT else {})
 
     def __call__(self, photo: np.ndarray) -> Detections:
         """See `DetectionModel.__call__`."""
@@ -164,20 +165,18 @@ class HuggingFaceDetector:
         count = boxes.shape[1]
         numbers = torch.zeros_like(boxes)
         numbers[..., :2] = (torch.arange(count, device=boxes.device) / count)[None, :, None]
-        if omdet:
-            whole = self.processor.post_process_grounded_object_detection
-        else:
-            whole = image_processor(self.processor).post_process_object_detection
+        part = self.processor if omdet else image_processor(self.processor)
+        whole = part.post_process_grounded_object_detection if omdet else part.post_process_object_detection
+        names = ("decoder_class_logits", "decoder_coord_logits") if omdet else ("logits", "pred_boxes")
 
         def processed(boxes: Tensor, size: tuple[int, int], **options: float) -> dict[str, Tensor]:
-            names = ("decoder_class_logits", "decoder_coord_logits") if omdet else ("logits", "pred_boxes")
             made = SimpleNamespace(**dict(zip(names, (logits, boxes), strict=True)))
             made.classes_structure = [self.num_classes]
             found: dict[str, Tensor] = whole(made, threshold=_KEEPS_ALL, target_sizes=[size], **options)[0]
             return found
 
-        options = {"nms_threshold": _NO_NMS} if omdet else {}
-        found = processed(boxes, image_hw)
+        options, usual = ({"nms_threshold": _NO_NMS}, {"nms_threshold": _NMS}) if omdet else ({}, {})
+        found = processed(boxes, image_hw, **usual)
         queries = processed(numbers, (count, count), **options)["boxes"][:, 0].round().long()
         if omdet:  # its suppression looks at boxes: rows that it left are found again among all, which have one order
             every = processed(boxes, image_hw, **options)
@@ -208,7 +207,10 @@ class HuggingFaceDetector:
         return odds.new_zeros(len(odds), self.num_classes + 1).index_add_(1, places, odds)
 
     def _query_of_tokens(self, logits: Tensor, token_ids: Tensor) -> Tensor:
-        """(queries of the network,): the query of the user with the likeliest token; separators are of none."""
+        """(queries of the network,): the query of the user with the likeliest token; separators are of none.
+
+        The score stays that of the likeliest token of all, as the post-processing gives it.
+        """
         owners = _owners(token_ids, self.processor.tokenizer)
         tokens = logits[:, : len(owners)].masked_fill(owners < 0, -torch.inf)
         return owners[tokens.argmax(dim=1)]
@@ -217,6 +219,10 @@ class HuggingFaceDetector:
 def image_processor(processor: Any) -> Any:
     """The part of a processor that is of images."""
     return getattr(processor, "image_processor", processor)
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _owners(token_ids: Tensor, tokenizer: Any) -> Tensor:
@@ -244,27 +250,31 @@ def _detector_config(model: NamedModel) -> Any:
 
 def _classes(config: Any) -> tuple[Tensor, tuple[str, ...] | None]:
     """The row of each of a config's labels among the classes, -1 for a placeholder; and the names of the classes."""
-    labels = [str(config.id2label.get(label, f"LABEL_{label}")) for label in range(config.num_labels)]
+    labels = [str(config.id2label.get(label, f"LABEL_{label}")).strip() for label in range(config.num_labels)]
     if all(label == f"LABEL_{at}" for at, label in enumerate(labels)):
         return torch.arange(len(labels)), None
-    real = torch.tensor([label.strip().lower() not in _PLACEHOLDERS for label in labels])
+    real = torch.tensor([label.lower() not in _PLACEHOLDERS for label in labels])
     rows = torch.where(real, real.cumsum(0) - 1, -1)
     return rows, tuple(label for label, is_real in zip(labels, real.tolist(), strict=True) if is_real)
 
 
 def _processor(model: NamedModel, config: Any) -> Any:
     """The processor of the folder, with the user's longest side."""
-    from transformers import AutoImageProcessor, AutoProcessor
+    from transformers import PROCESSOR_MAPPING, AutoImageProcessor, AutoTokenizer
     from transformers.image_utils import SizeDict
 
-    kind = AutoProcessor if config.model_type in _ZERO_SHOT else AutoImageProcessor
+    folder = {"pretrained_model_name_or_path": model_folder(model), "local_files_only": True}
     with _inside_transformers(model):
-        processor = kind.from_pretrained(model_folder(model), local_files_only=True, trust_remote_code=False)
-    images = image_processor(processor)
-    has_texts = processor is not images and hasattr(processor, "tokenizer")
-    if not hasattr(images, "post_process_object_detection") or has_texts != (config.model_type in _ZERO_SHOT):
+        processor = images = AutoImageProcessor.from_pretrained(
+            **folder, trust_remote_code=False, backend="torchvision"
+        )
+        if config.model_type in _ZERO_SHOT:  # `AutoProcessor` fetches audio tokenizers that settings name
+            tokenizer = AutoTokenizer.from_pretrained(**folder, trust_remote_code=False)
+            kinds: Any = PROCESSOR_MAPPING
+            processor = kinds[type(config)](images, tokenizer)
+    if not hasattr(images, "post_process_object_detection"):
         raise ValueError(
-            f"{model.name}: {type(processor).__name__} is no processor of a {config.model_type}; "
+            f"{model.name}: {type(images).__name__} is no processor of a {config.model_type}; "
             f"expected its own preprocessor_config.json"
         )
     rules = images.to_dict()
@@ -297,6 +307,9 @@ def _check_queries(model: NamedModel, config: Any, processor: Any) -> None:
         ValueError: with the number that fits.
     """
     tokenizer, queries, family = processor.tokenizer, model.queries, config.model_type
+    if len(tokenizer) > config.text_config.vocab_size:
+        known = config.text_config.vocab_size
+        raise ValueError(f"{model.name}: its tokenizer has {len(tokenizer)} tokens, its network {known}")
 
     def length(text: str) -> int:
         return len(tokenizer(text)["input_ids"])
@@ -312,6 +325,8 @@ def _check_queries(model: NamedModel, config: Any, processor: Any) -> None:
         limit = min(limit, processor.text_kwargs["max_length"])
         joined = lambda some: f"Detect {', '.join(some)}."  # noqa: E731
     for query in queries:
+        if set(tokenizer(query)["input_ids"]) <= set(tokenizer.all_special_ids):  # all, if a tokenizer lacks its file
+            raise ValueError(f"{model.name}: query {printable(query)!r} has no word that its tokenizer knows")
         if (tokens := length(joined((query,)) if joined else query)) > limit:
             raise ValueError(f"{model.name}: query {printable(query)!r} has {tokens} tokens; at most {limit} fit")
     if joined is not None and (tokens := length(joined(queries))) > limit:
