@@ -16,6 +16,7 @@ from torchvision.models import get_model, get_model_weights
 from torchvision.models._api import WeightsEnum
 from torchvision.models.detection.transform import resize_boxes
 from torchvision.models.feature_extraction import create_feature_extractor
+from torchvision.models.vision_transformer import interpolate_embeddings
 from torchvision.transforms.functional import pil_to_tensor
 
 from roibeam.extraction.adapters import torchvision_models
@@ -139,12 +140,12 @@ def test_a_narrow_photo_changes_nothing_for_the_photos_after_it() -> None:
 
 
 def test_a_photo_twice_as_large_has_the_same_boxes() -> None:
-    ours, photo = detector("ssdlite320_mobilenet_v3_large"), picture(300, 300)
+    ours, photo = detector("ssdlite320_mobilenet_v3_large"), picture(320, 320)
     twice = np.ascontiguousarray(photo.repeat(2, axis=0).repeat(2, axis=1))
     boxes = torch.tensor([[48.0, 72.0, 192.0, 240.0]])
     with arithmetic(CPU, "exact"):
         small, large = ours(photo), ours(twice)
-        assert abs(small.boxes[:5] * 2 - large.boxes[:5]).max() < 6  # 1 % of 600
+        assert abs(small.boxes[:5] * 2 - large.boxes[:5]).max() < 6  # 1 % of 640
         head = detector(FASTER, longest_side=320)
         one, two = head.describe_boxes(photo, boxes), head.describe_boxes(twice, 2 * boxes)
     assert torch.cosine_similarity(one.vectors, two.vectors).item() > 0.98
@@ -234,10 +235,16 @@ def test_a_map_shows_content_where_the_photo_has_it() -> None:
         assert one.values.shape[1] == ours.feature_dim
 
 
-def test_positions_of_a_vit_are_brought_to_another_size_by_torchvisions_rule() -> None:
-    ours = backbone("vit_b_32@encoder", longest_side=160)
+def test_positions_of_a_vit_are_brought_to_another_size_by_torchvisions_rule(tmp_path: Path) -> None:
+    ours = backbone("vit_b_32@encoder", longest_side=160, weights=saved(get_model("vit_b_32", weights=None), tmp_path))
+    state = torch.load(tmp_path / "weights.pth", weights_only=True)
+    bare = get_model("vit_b_32", weights=None, image_size=160).eval()
+    bare.load_state_dict(interpolate_embeddings(160, 32, state))
+    photo = picture(160, 160)
     with arithmetic(CPU, "exact"):
-        assert ours.feature_map(picture(60, 90)).values.shape == (1, 768, 5, 5)
+        found = ours.feature_map(photo)
+        tokens = create_feature_extractor(bare, ["encoder"])((pixels(photo) - ours._mean)[None] / ours._std)["encoder"]
+    assert found.values.shape == (1, 768, 5, 5) and gap(found.values.flatten(2)[0].T, tokens[0, 1:]) < 1e-5
     with pytest.raises(ValueError, match="longest_side 170 is no multiple of its patch, 32"):
         backbone("vit_b_32@encoder", longest_side=170)
 
@@ -261,7 +268,9 @@ def test_random_weights_are_those_of_their_seed() -> None:
         (FASTER, {"weights": "random:x"}, "whole number"),
         ("resnet18", {}, "write torchvision:resnet18@layer4; it has conv1, .*layer1"),
         ("resnet18@layer9", {}, "has no layer 'layer9'; write torchvision:resnet18@layer4"),
-        ("vit_b_32", {}, "write torchvision:vit_b_32@encoder"),
+        ("vit_b_32", {}, "write torchvision:vit_b_32@encoder; it has conv_proj, "),
+        ("vit_b_32@getattr", {}, "gives no tensor"),
+        ("vit_b_32@reshape", {}, r"gives \(768, 49\), which is no map"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_in_a_line(name: str, fields: dict[str, Any], words: str) -> None:

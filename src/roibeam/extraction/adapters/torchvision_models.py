@@ -96,7 +96,6 @@ def load_backbone(model: NamedModel, device: str, mode: str) -> TorchvisionBackb
     """See `NamedModel.backbone`."""
     if model.target not in NETWORKS:
         raise ValueError(f"{model.name} is no classification network; a backbone is one such as resnet50@layer4")
-    _check_layer(model)
     return TorchvisionBackbone(model, *_network(model), device)
 
 
@@ -225,7 +224,7 @@ class TorchvisionBackbone:
         image_size = getattr(network, "image_size", None)  # of ViT
         crop = image_size or transforms.crop_size[0]
         sizes = {"image_size": image_size} if image_size else {}
-        self._layer = _layer(_skeleton(model.target, **sizes), model.part, crop)
+        self._layer = _layer(crop, _skeleton(model.target, **sizes), model.part)
         if self._layer.square and model.longest_side not in (0, self._layer.square):
             raise ValueError(f"{model.name} takes pictures of {self._layer.square} pixels; leave longest_side out")
         self._longest_side = model.longest_side or _LONGEST_SIDE
@@ -311,11 +310,12 @@ def _file_tensors(model: NamedModel) -> dict[str, Any]:
     return {re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", name): found[name] for name in found}
 
 
-def _build(name: str, **arguments: Any) -> Any:
+def _build(name: str, *, seed: int = 0, **arguments: Any) -> Any:
     if name in DETECTORS:
         arguments["weights_backbone"] = None
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # of GoogLeNet and Inception, about their initialisation
+        torch.manual_seed(seed)
         return get_model(name, weights=None, **_ARGUMENTS.get(name, {}), **arguments).eval()
 
 
@@ -362,11 +362,9 @@ def _network(model: NamedModel) -> tuple[Any, str]:
         raise ValueError(f"{model.name}: longest_side {model.longest_side} is no multiple of its patch, {patch}")
     if seed is not None:
         sizes = {"image_size": model.longest_side} if patch and model.longest_side else {}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = _build(name, **sizes)
-            if name in DETECTORS:
-                _balance(network)
+        network = _build(name, seed=seed, **sizes)
+        if name in DETECTORS:
+            _balance(network)
         return network, weights_digest(network.state_dict())
     found = _file_tensors(model)
     arguments = {"num_classes": _num_classes(name, found)}
@@ -450,24 +448,21 @@ def _extractor(network: nn.Module, layer: str) -> nn.Module:
 
 
 def _check_layer(model: NamedModel) -> None:
-    skeleton = _skeleton(model.target)
+    skeleton, crop = _skeleton(model.target), _entry(model).transforms().crop_size[0]
     nodes = get_graph_node_names(skeleton, suppress_diff_warning=True)[1]
     if model.part and any(f"{node}.".startswith(f"{model.part}.") for node in nodes):
+        _layer(getattr(skeleton, "image_size", crop), skeleton, model.part)
         return
     parts = [node.split(".") for node in nodes[1:]]  # the first is the input
     layers = list(dict.fromkeys(".".join(part[:2] if part[0] == "features" else part[:1]) for part in parts))
-    crop = _entry(model).transforms().crop_size[0]
-    fits = next(layer for layer in reversed(layers) if _layer(skeleton, layer, crop).kind != "vector")
+    layers = [layer for layer in layers if hasattr(skeleton, layer.partition(".")[0])]  # modules, no operations
+    fits = next(layer for layer in reversed(layers) if _layer(crop, skeleton, layer).kind != "vector")
     problem = f"has no layer {printable(model.part)!r}" if model.part else "is a backbone only with a layer"
     raise ValueError(f"{model.name} {problem}; write torchvision:{model.target}@{fits}; it has {', '.join(layers)}")
 
 
-def _layer(skeleton: nn.Module, name: str, crop: int) -> _Layer:
-    """What a layer gives, from the shapes of its output for pictures of several shapes.
-
-    Args:
-        crop: pixels a side of a picture that surely fits.
-    """
+def _layer(crop: int, skeleton: nn.Module, name: str) -> _Layer:
+    """What a layer gives, from shapes of its output for pictures; one of `crop` pixels a side surely fits."""
     extractor = _extractor(skeleton, name)
 
     def shape(height: int, width: int) -> tuple[int, ...]:
