@@ -389,6 +389,19 @@ def test_layers_that_are_not_there(folder, part, words):
         opened(folder("vit"), part).backbone("cpu", "exact")
 
 
+def test_tokens_that_are_no_map_are_refused(folder, tmp_path, monkeypatch):
+    """Patches left out by chance; or in the right number, after which special tokens come."""
+    t.ViTMAEModel(t.ViTMAEConfig(**PLAIN)).save_pretrained(tmp_path)
+    t.ViTImageProcessor().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="tokens are no map of"):
+        opened(tmp_path).backbone("cpu", "exact")
+    embed = t.models.vit.modeling_vit.ViTEmbeddings.forward
+    last = lambda *inputs, **options: embed(*inputs, **options).roll(-1, dims=1)  # noqa: E731
+    monkeypatch.setattr(t.models.vit.modeling_vit.ViTEmbeddings, "forward", last)
+    with pytest.raises(ValueError, match="tokens are no map of"):
+        opened(folder("vit")).backbone("cpu", "exact")
+
+
 @pytest.fixture
 def hub(folder, tmp_path, monkeypatch):
     """A hub with the repository a/vit, without network: a list of what was asked, and its cache."""
@@ -399,7 +412,7 @@ def hub(folder, tmp_path, monkeypatch):
         if repo != "a/vit":
             raise errors.LocalEntryNotFoundError("offline")
         snapshot = tmp_path / "snapshots" / "c0ffee"
-        names = ["model.py", "README.md", "onnx/model.safetensors", *(path.name for path in folder("vit").iterdir())]
+        names = ["model.py", "README.md", "onnx/config.json", *(path.name for path in folder("vit").iterdir())]
         for name in filter_repo_objects(names, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns):
             snapshot.mkdir(parents=True, exist_ok=True)
             if name == "README.md":
