@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.models import get_model, get_model_weights
+from torchvision.models import get_model, get_model_weights, vision_transformer
 from torchvision.models._api import WeightsEnum
 from torchvision.models.detection.transform import resize_boxes
 from torchvision.models.feature_extraction import create_feature_extractor
@@ -25,6 +25,14 @@ from roibeam.extraction.adapters.named_model import NamedModel
 
 FASTER = "fasterrcnn_mobilenet_v3_large_320_fpn"
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def small_vit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ViT of two narrow blocks: 88 million numbers take seconds to draw."""
+    small = {"num_layers": 2, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 128}
+    full = vision_transformer.VisionTransformer
+    monkeypatch.setattr(vision_transformer, "VisionTransformer", lambda **fields: full(**{**fields, **small}))
 
 
 def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -60,7 +68,10 @@ def gap(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).detach().norm() / wanted.detach().norm())
 
 
-@pytest.mark.parametrize("name, side", [(FASTER, 0), ("ssdlite320_mobilenet_v3_large", 0), ("fcos_resnet50_fpn", 160)])
+@pytest.mark.parametrize(
+    "name, side",
+    [(FASTER, 0), ("ssdlite320_mobilenet_v3_large", 0), pytest.param("fcos_resnet50_fpn", 160, marks=pytest.mark.slow)],
+)
 def test_a_detector_is_the_bare_one_without_background_and_placeholders(name: str, side: int, tmp_path: Path) -> None:
     model = opened(name, weights=saved(detector(name)._network, tmp_path), longest_side=side)
     sides = {"min_size": side, "max_size": side} if side else {}
@@ -83,6 +94,7 @@ def test_a_detector_is_the_bare_one_without_background_and_placeholders(name: st
     assert found.boxes[:, 2].max() > 150  # pixels of the photo
 
 
+@pytest.mark.slow
 def test_a_detector_with_frozen_norms_is_torchvisions_with_its_default_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +256,7 @@ def test_positions_of_a_vit_are_brought_to_another_size_by_torchvisions_rule(tmp
     with arithmetic(CPU, "exact"):
         found = ours.feature_map(photo)
         tokens = create_feature_extractor(bare, ["encoder"])((pixels(photo) - ours._mean)[None] / ours._std)["encoder"]
-    assert found.values.shape == (1, 768, 5, 5) and gap(found.values.flatten(2)[0].T, tokens[0, 1:]) < 1e-5
+    assert found.values.shape == (1, 64, 5, 5) and gap(found.values.flatten(2)[0].T, tokens[0, 1:]) < 1e-5
     with pytest.raises(ValueError, match="longest_side 170 is no multiple of its patch, 32"):
         backbone("vit_b_32@encoder", longest_side=170)
 
@@ -270,7 +282,7 @@ def test_random_weights_are_those_of_their_seed() -> None:
         ("resnet18@layer9", {}, "has no layer 'layer9'; write torchvision:resnet18@layer4"),
         ("vit_b_32", {}, "write torchvision:vit_b_32@encoder; it has conv_proj, "),
         ("vit_b_32@getattr", {}, "gives no tensor"),
-        ("vit_b_32@reshape", {}, r"gives \(768, 49\), which is no map"),
+        ("vit_b_32@reshape", {}, r"gives \(64, 49\), which is no map"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_in_a_line(name: str, fields: dict[str, Any], words: str) -> None:
