@@ -142,9 +142,10 @@ def test_vectors_are_those_of_the_box_head_at_the_final_boxes_and_odds_those_of_
     assert torch.equal(described.scores, described.probabilities[:, :-1].max(1).values)
 
 
-def test_a_narrow_photo_changes_nothing_for_the_photos_after_it() -> None:
+def test_a_narrow_photo_changes_nothing_for_the_photos_after_it(tmp_path: Path) -> None:
     # The library's pooler keeps the scales that it guessed for the first photo.
-    first, second = (opened(FASTER).detector("cpu", "exact") for _ in range(2))
+    model = opened(FASTER, weights=saved(detector(FASTER)._network, tmp_path))
+    first, second = (model.detector("cpu", "exact") for _ in range(2))
     photo, box = picture(160, 240), torch.tensor([[20.0, 30.0, 180.0, 140.0]])
     with arithmetic(CPU, "exact"):
         first(picture(8, 600))
