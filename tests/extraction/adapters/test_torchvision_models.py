@@ -262,6 +262,22 @@ def test_positions_of_a_vit_are_brought_to_another_size_by_torchvisions_rule(tmp
         backbone("vit_b_32@encoder", longest_side=170)
 
 
+def test_what_decides_a_vector_is_described() -> None:
+    ours = RegionBackbone(backbone("inception_v3@Mixed_7c", longest_side=640), "roi", "inception")
+    described = ours.describe()
+    assert len(described.pop("weights")) == 64
+    assert described == {
+        "backbone": "torchvision:inception_v3@Mixed_7c",
+        "input": {"longest_side": 640},
+        "pixels": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "resize": "Pillow bilinear"},
+        "coordinates": {"stride": 32, "offset": -1.0},
+        "pool": "roi",
+        "cells": 7,
+    }
+    assert ours.network.describe("crop")["input"] == {"square": 640}
+    assert detector(FASTER, longest_side=320).describe()["input"] == {"shortest_side": 320, "longest_side": 320}
+
+
 def test_random_weights_are_those_of_their_seed() -> None:
     before = torch.random.get_rng_state()
     one, same, other = (
