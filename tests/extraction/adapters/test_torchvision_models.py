@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.models import get_model, get_model_weights
+from torchvision.models import get_model, get_model_weights, vision_transformer
 from torchvision.models._api import WeightsEnum
 from torchvision.models.detection.transform import resize_boxes
 from torchvision.models.feature_extraction import create_feature_extractor
@@ -25,6 +25,14 @@ from roibeam.extraction.weights.named_model import NamedModel
 
 FASTER = "fasterrcnn_mobilenet_v3_large_320_fpn"
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def small_vit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ViT of two narrow blocks: 88 million numbers take seconds to draw."""
+    small = {"num_layers": 2, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 128}
+    full = vision_transformer.VisionTransformer
+    monkeypatch.setattr(vision_transformer, "VisionTransformer", lambda **fields: full(**{**fields, **small}))
 
 
 def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -60,7 +68,10 @@ def gap(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).detach().norm() / wanted.detach().norm())
 
 
-@pytest.mark.parametrize("name, side", [(FASTER, 0), ("ssdlite320_mobilenet_v3_large", 0), ("fcos_resnet50_fpn", 160)])
+@pytest.mark.parametrize(
+    "name, side",
+    [(FASTER, 0), ("ssdlite320_mobilenet_v3_large", 0), pytest.param("fcos_resnet50_fpn", 160, marks=pytest.mark.slow)],
+)
 def test_a_detector_is_the_bare_one_without_background_and_placeholders(name: str, side: int, tmp_path: Path) -> None:
     model = opened(name, weights=saved(detector(name)._network, tmp_path), longest_side=side)
     sides = {"min_size": side, "max_size": side} if side else {}
@@ -83,6 +94,7 @@ def test_a_detector_is_the_bare_one_without_background_and_placeholders(name: st
     assert found.boxes[:, 2].max() > 150  # pixels of the photo
 
 
+@pytest.mark.slow
 def test_a_detector_with_frozen_norms_is_torchvisions_with_its_default_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,9 +142,10 @@ def test_vectors_are_those_of_the_box_head_at_the_final_boxes_and_odds_those_of_
     assert torch.equal(described.scores, described.probabilities[:, :-1].max(1).values)
 
 
-def test_a_narrow_photo_changes_nothing_for_the_photos_after_it() -> None:
+def test_a_narrow_photo_changes_nothing_for_the_photos_after_it(tmp_path: Path) -> None:
     # The library's pooler keeps the scales that it guessed for the first photo.
-    first, second = (opened(FASTER).detector("cpu", "exact") for _ in range(2))
+    model = opened(FASTER, weights=saved(detector(FASTER)._network, tmp_path))
+    first, second = (model.detector("cpu", "exact") for _ in range(2))
     photo, box = picture(160, 240), torch.tensor([[20.0, 30.0, 180.0, 140.0]])
     with arithmetic(CPU, "exact"):
         first(picture(8, 600))
@@ -244,9 +257,25 @@ def test_positions_of_a_vit_are_brought_to_another_size_by_torchvisions_rule(tmp
     with arithmetic(CPU, "exact"):
         found = ours.feature_map(photo)
         tokens = create_feature_extractor(bare, ["encoder"])((pixels(photo) - ours._mean)[None] / ours._std)["encoder"]
-    assert found.values.shape == (1, 768, 5, 5) and gap(found.values.flatten(2)[0].T, tokens[0, 1:]) < 1e-5
+    assert found.values.shape == (1, 64, 5, 5) and gap(found.values.flatten(2)[0].T, tokens[0, 1:]) < 1e-5
     with pytest.raises(ValueError, match="longest_side 170 is no multiple of its patch, 32"):
         backbone("vit_b_32@encoder", longest_side=170)
+
+
+def test_what_decides_a_vector_is_described() -> None:
+    ours = RegionBackbone(backbone("inception_v3@Mixed_7c", longest_side=640), "roi", "inception")
+    described = ours.describe()
+    assert len(described.pop("weights")) == 64
+    assert described == {
+        "backbone": "torchvision:inception_v3@Mixed_7c",
+        "input": {"longest_side": 640},
+        "pixels": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "resize": "Pillow bilinear"},
+        "coordinates": {"stride": 32, "offset": -1.0},
+        "pool": "roi",
+        "cells": 7,
+    }
+    assert ours.network.describe("crop")["input"] == {"square": 640}
+    assert detector(FASTER, longest_side=320).describe()["input"] == {"shortest_side": 320, "longest_side": 320}
 
 
 def test_random_weights_are_those_of_their_seed() -> None:
@@ -270,7 +299,7 @@ def test_random_weights_are_those_of_their_seed() -> None:
         ("resnet18@layer9", {}, "has no layer 'layer9'; write torchvision:resnet18@layer4"),
         ("vit_b_32", {}, "write torchvision:vit_b_32@encoder; it has conv_proj, "),
         ("vit_b_32@getattr", {}, "gives no tensor"),
-        ("vit_b_32@reshape", {}, r"gives \(768, 49\), which is no map"),
+        ("vit_b_32@reshape", {}, r"gives \(64, 49\), which is no map"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_in_a_line(name: str, fields: dict[str, Any], words: str) -> None:

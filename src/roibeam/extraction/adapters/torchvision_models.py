@@ -230,7 +230,8 @@ class TorchvisionBackbone:
         self._longest_side = model.longest_side or _LONGEST_SIDE
         self._square = self._layer.square or model.longest_side or crop
         self._resample = transforms.interpolation.value
-        self._mean, self._std = (torch.tensor(row)[:, None, None] for row in (transforms.mean, transforms.std))
+        self._scaling = {"mean": list(transforms.mean), "std": list(transforms.std)}
+        self._mean, self._std = (torch.tensor(row)[:, None, None] for row in self._scaling.values())
         self._network = _extractor(network, model.part).to(device)
         self._device = torch.device(device)
         self.feature_dim = self._layer.width
@@ -242,11 +243,10 @@ class TorchvisionBackbone:
             "backbone": self._name,
             "weights": self._digest,
             "input": {"square": self._square} if is_square else {"longest_side": self._longest_side},
-            "pixels": {"mean": self._mean.flatten().tolist(), "std": self._std.flatten().tolist()},
-            "resize": f"Pillow {self._resample}",
+            "pixels": {**self._scaling, "resize": f"Pillow {self._resample}"},
         }
-        cells = {"stride": self._layer.stride, "offset": self._layer.offset}
-        return described if pool == "crop" else {**described, "cells": cells}
+        coordinates = {"stride": self._layer.stride, "offset": self._layer.offset}
+        return described if pool == "crop" else {**described, "coordinates": coordinates}
 
     def feature_map(self, photo: np.ndarray) -> FeatureMap:
         height, width = photo.shape[:2]
