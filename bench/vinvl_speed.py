@@ -31,7 +31,7 @@ BAR = 1.3
 class Unused(types.ModuleType):
     """In place of a module that the detector imports and does not use, and of the compiled one."""
 
-    __path__: list[str] = []
+    __path__ = ()  # a package, of which any module may be imported
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -63,7 +63,8 @@ def official(root: Path, size: int) -> tuple[Any, Any]:
     cfg.set_new_allowed(False)
     cfg.merge_from_file(str(root / "sgg_configs/vgattr/vinvl_x152c4.yaml"))
     cfg.merge_from_list(["MODEL.DEVICE", "cpu", "MODEL.ROI_HEADS.NMS_FILTER", 1, "TEST.IGNORE_BOX_REGRESSION", True])
-    cfg.merge_from_list(["TEST.OUTPUT_FEATURE", True, "INPUT.MIN_SIZE_TEST", size, "INPUT.MAX_SIZE_TEST", size * 5 // 3])
+    cfg.merge_from_list(["TEST.OUTPUT_FEATURE", True, "INPUT.MIN_SIZE_TEST", size])
+    cfg.merge_from_list(["INPUT.MAX_SIZE_TEST", size * 5 // 3])
     torch.manual_seed(0)
     model = AttrRCNN(cfg).eval()
     with torch.no_grad():  # activations stay in range, scores apart
