@@ -136,7 +136,6 @@ class TsvFile(FeatureFile):
             length = len(line) + (self._skip_line() if too_long else 0)
             offset = start + length
             self.num_lines += 1
-            self._line_begins(start)
             if not too_long and line.isspace():
                 self.num_blank += 1
                 continue
@@ -153,7 +152,7 @@ class TsvFile(FeatureFile):
                     raise EntryError("read", "line too long", detail)
                 if not line.endswith(b"\n"):
                     self._torn_line = len(keys)
-                keys.append(_line_key(line, self._key_column))
+                keys.append(line_key(line, self._key_column))
                 self._offsets.append(start)
                 self._numbers.append(self.num_lines)
             except EntryError as error:
@@ -162,9 +161,6 @@ class TsvFile(FeatureFile):
                 name = line[:60].partition(b"\t")[0].decode("ascii", "backslashreplace").strip().encode()
                 self._note(name or b"line %d" % self.num_lines, error)
         self._set_ids(keys)
-
-    def _line_begins(self, offset: int) -> None:
-        """A line begins there; for files that have an index of lines beside them."""
 
     def _is_header(self, line: bytes) -> bool:
         """Whether the first line names columns."""
@@ -193,7 +189,7 @@ class TsvFile(FeatureFile):
             raise EntryError("read", "torn line", "the file ends inside this line: its line end is missing")
         data = self._bytes_of(entry)
         try:
-            if _line_key(data, self._key_column) != self._ids[entry]:
+            if line_key(data, self._key_column) != self._ids[entry]:
                 raise EntryError("read", "changed", "the file was changed while it was read; run the command again")
             return self._parse(data, dtype)
         except EntryError as error:
@@ -354,7 +350,7 @@ def parse_line(
         raise EntryError("read", "wrong columns", f"has {got} columns, the lines of this file have {expected}{glued}")
     # The line end, \n or \r\n, goes where blanks around a field go.
     column = dict(zip(layout.columns, line.split(b"\t"), strict=True))
-    image_id = _line_key(line, layout.columns.index("image_id")).decode("utf-8")
+    image_id = line_key(line, layout.columns.index("image_id")).decode("utf-8")
     text = {name: column[name].strip().decode("latin1") for name in ("height", "width", "num_boxes")}
     height, width = image_size(text.get, ("height", "width"))
     num_regions = whole_number(text["num_boxes"], "num_boxes", 0, MAX_REGIONS)
@@ -392,7 +388,7 @@ def _ids_and_scores(column: dict[str, bytes], kind: str, num_regions: int) -> tu
     return ids, scores.copy()  # in place of a view of the text, which is read-only
 
 
-def _line_key(line: bytes, column: int = 0) -> bytes:
+def line_key(line: bytes, column: int = 0) -> bytes:
     """The image id as it stands in the line."""
     end = line.find(b"\t")
     if end < 0:

@@ -86,13 +86,21 @@ def imported_classes(
         raise ValueError(f"--num-classes {num_classes}: must be in 1..{_MOST_CLASSES}, background not counted")
     if None not in (num_classes, own) and num_classes != own:
         raise ValueError(f"{option}: {source} has probabilities of {own} classes and background; leave the option out")
+    if num_classes is not None and file.names[0] is not None:
+        raise ValueError(
+            f"{option}: {source} has {len(file.names[0]):,} names of classes; give --vocab, which counts them"
+        )
     if vocab is not None:
         names = read_vocabulary(vocab)
         if own is not None:
             check_length(names.classes or (), own, "classes", vocab, hint=_rows_hint(names, own, background))
         if file.details["attributes"] == ABSENT:
             names = Vocabulary(names.classes)
+        file.use_names(names.classes, names.attributes)
+        names = Vocabulary(names.classes, names.attributes or file.names[1])
         return ImportedClasses(len(names.classes or ()), option, names)
+    if file.names[0] is not None:
+        return ImportedClasses(len(file.names[0]), str(source), Vocabulary(*file.names))
     return ImportedClasses(own if num_classes is None else num_classes, option if given else str(source), Vocabulary())
 
 
