@@ -52,7 +52,7 @@ from roibeam.messages import plural, printable
 _FEATURES = {"oscar": "features.tsv", "captioning": "feature.tsv", "vqa": "img_frcnn_feats.tsv"}
 _PREDICTIONS, _LABELS, _SIZES = "predictions.tsv", "label.tsv", "hw.tsv"
 _PLACES = {"oscar": "imageid2idx.json", "vqa": "img_frcnn_feats_offset_map.json"}  # numbers, or places, of lines
-_FIELDS = ("rect", "class", "conf", "attributes", "attr_scores")
+_FIELDS = ("rect", "class", "conf", "attributes")
 _SIDES, _HW = ("image_h", "image_w"), ("height", "width")
 _VINVL_WIDTH = 2054
 _SHARE_SLACK, _SUM_SLACK = 0.01, 1e-4
@@ -71,23 +71,20 @@ class _Objects(NamedTuple):
 
 
 def _objects(data: bytes, *names: str) -> _Objects:
-    found = _Objects(0, {name: [] for name in names}, {})
-    count = 0
+    """Values are checked and reduced one by one: a line of 64 MiB may hold lists of millions of numbers."""
+    found, count = _Objects(0, {name: [] for name in names}, {}), 0
     try:
-        for each in nested_objects(data, "objects", names, _SIDES):
+        for each in nested_objects(data, "objects", (*names, "attr_scores"), _SIDES):
             if isinstance(each, tuple):
                 found.sides[each[0]] = each[1]
                 continue
             count += 1
             if count > MAX_REGIONS:
                 raise EntryError("decode", "too many objects", f"has over {MAX_REGIONS:,} objects")
-            if each.get("class") is not None:
-                each["class"] = _name(each["class"], "class")
-            if each.get("attributes") is not None:
-                each["attributes"] = _best(each["attributes"], each.pop("attr_scores", None))
+            scores = each.pop("attr_scores", None)
             for name, value in each.items():
                 if value is not None:
-                    found.fields[name].append(value)
+                    found.fields[name].append(_checked(name, value, scores))
     except FlatJsonError as error:
         raise EntryError("decode", "bad json", str(error)) from None
     for name, values in found.fields.items():
@@ -96,21 +93,26 @@ def _objects(data: bytes, *names: str) -> _Objects:
     return found._replace(number=count)
 
 
-def _name(value: Any, what: str) -> str:
-    with suppress(UnicodeDecodeError):
-        value = bytes(value[:1000]).decode("utf-8") if isinstance(value, memoryview) else value
-    if not isinstance(value, str) or not 0 < len(value.strip()) <= _LONGEST_NAME:
-        raise EntryError("decode", "bad name", f"{what} must be a name, got {described(value)}")
-    return value.strip()
-
-
-def _best(names: Any, scores: Any) -> Any:
-    """Name and score of the attribute of the highest score; "" and 0 where all are 0: names are arbitrary then."""
-    if not isinstance(names, list) or not _are_numbers(scores) or len(names) != len(scores):
-        raise EntryError("decode", "wrong type", "attributes must be names, and attr_scores as many numbers")
-    named = [(score, name) for score, name in zip(scores, names, strict=True) if name != "__no_attribute__"]
-    score, name = max(named, key=lambda pair: pair[0], default=(0, ""))
-    return (_name(name, "attributes"), score) if score > 0 else ("", 0.0)
+def _checked(name: str, value: Any, scores: Any) -> Any:
+    """The value of a field; of attributes name and score of the best, "" and 0 where all scores are 0: names are
+    arbitrary then."""
+    if name == "attributes":
+        if not isinstance(value, list) or not _are_numbers(scores) or len(value) != len(scores):
+            raise EntryError("decode", "wrong type", "attributes must be names, and attr_scores as many numbers")
+        pairs = [(score, each) for score, each in zip(scores, value, strict=True) if each != "__no_attribute__"]
+        score, best = max(pairs, key=lambda pair: pair[0], default=(0, ""))
+        return (_checked("class", best, None), score) if score > 0 else ("", 0)
+    if name == "class":
+        with suppress(UnicodeDecodeError):
+            value = bytes(value[:1000]).decode("utf-8") if isinstance(value, memoryview) else value
+        if not isinstance(value, str) or not 0 < len(value.strip()) <= _LONGEST_NAME:
+            raise EntryError("decode", "bad name", f"class and attributes must be names, got {described(value)}")
+        return value.strip()
+    count = {"rect": 4, "conf": 1}.get(name)
+    if count and not (_are_numbers(numbers := value if name == "rect" else [value]) and len(numbers) == count):
+        what = f"{name} must be {'a list of 4 numbers' if count == 4 else 'a number'} in every object"
+        raise EntryError("decode", "wrong type", f"{what}, got {str(value)[:40]}")
+    return value
 
 
 def _are_numbers(values: Any) -> bool:
@@ -205,15 +207,15 @@ class OscarTsv(_JoinedTsv):
                 raise ValueError(
                     f"{file.path}: over {_MAX_NAMES:,} names of classes or attributes; is it another file?"
                 )
-        are_ids = [
-            all(name.isascii() and name.isdigit() and int(name[:6]) <= _MAX_NAMES for name in each) for each in names
-        ]
-        ordered = [sorted(each) for each in names]
-        self._known = [
-            {name: int(name) if is_id else place for place, name in enumerate(each)}
-            for each, is_id in zip(ordered, are_ids, strict=True)
-        ]
-        self.names = tuple(None if is_id else tuple(each) for each, is_id in zip(ordered, are_ids, strict=True))  # type: ignore[assignment]
+        for kind, each in enumerate(map(sorted, names)):
+            if all(name.isascii() and name.isdigit() and int(name[:6]) <= _MAX_NAMES for name in each):
+                self._known[kind] = {name: int(name) for name in each}
+            else:
+                self._use(kind, {name: place for place, name in enumerate(each)}, each)
+
+    def _use(self, kind: int, known: dict[str, int], names: Sequence[str]) -> None:
+        self._known[kind] = known
+        self.names = (tuple(names), self.names[1]) if kind == 0 else (self.names[0], tuple(names))
 
     def use_names(self, classes: Sequence[str] | None, attributes: Sequence[str] | None) -> None:
         for kind, (given, what) in enumerate(((classes, "class"), (attributes, "attribute"))):
@@ -228,8 +230,7 @@ class OscarTsv(_JoinedTsv):
                     f"{len(given):,} that were given, such as {printable(strange[0], 60)!r}; give the list of the "
                     f"detector that it is of"
                 )
-            self._known[kind] = {name: places[first] for name, first in here.items()}
-            self.names = (tuple(given), self.names[1]) if kind == 0 else (self.names[0], tuple(given))
+            self._use(kind, {name: places[first] for name, first in here.items()}, given)
 
     def _parse(self, line: bytes, dtype: str) -> RegionRecord:
         key, rest = line_key(line), line.partition(b"\t")[2]
@@ -262,35 +263,29 @@ class OscarTsv(_JoinedTsv):
         """Layout and (K, D) values of a line, numbers of boxes included, and the objects that it has itself."""
         fields: dict[str, Any] = {}
         if not rest.lstrip().startswith((b"{", b"[")):
-            count, tab, text = rest.partition(b"\t")
+            number, tab, text = rest.partition(b"\t")
             if not tab or b"\t" in text:
                 raise EntryError("read", "wrong columns", "has other columns than key, number of boxes and features")
             layout = "vqa" if self.path.name.endswith(_FEATURES["vqa"][4:]) else "oscar"
-            fields = {"num_boxes": bytes(count), "features": text.strip()}
+            fields = {"num_boxes": number, "features": text.strip()}
         else:
             layout = "captioning"
             with suppress(FlatJsonError):
                 fields.update(pair for pair in flat_items(rest) if pair[0] in ("num_boxes", "features"))
-        if "features" in fields:
-            rows = whole_number(fields.get("num_boxes"), "number of boxes", 0, MAX_REGIONS)
-            if not isinstance(fields["features"], (str, bytes, memoryview)):
-                raise EntryError(
-                    "decode", "wrong type", f"features must be base64, got {described(fields['features'])}"
-                )
-            if not rows and not fields["features"]:
-                return layout, np.zeros((0, self._width or 1), np.float32), None
-            return layout, self._reading.features(fields["features"], "features", rows=rows, columns=self._width), None
+        if isinstance(fields.get("features"), (str, bytes, memoryview)):
+            count = whole_number(fields.get("num_boxes"), "number of boxes", 0, MAX_REGIONS)
+            return layout, self._reading.features(fields["features"], "features", rows=count, columns=self._width), None
         objects = _objects(rest, *_FIELDS, "feature")
         if objects.number and not objects.fields["feature"]:
-            detail = "its objects have no feature (TEST.OUTPUT_FEATURE was not set); give the file of features instead"
+            detail = "has no features in base64, or objects without feature (TEST.OUTPUT_FEATURE was not set)"
             raise EntryError("read", "missing field", detail)
         if not objects.number:
             return "predictions", np.zeros((0, self._width or 1), np.float32), objects
-        width, found = self._width, []
+        rows, width = [], self._width
         for each in objects.fields["feature"]:
-            found.append(self._reading.features(each, "feature", rows=1, columns=width)[0])
-            width = len(found[0])
-        return "predictions", np.stack(found), objects
+            rows.append(self._reading.features(each, "feature", rows=1, columns=width)[0])
+            width = len(rows[0])
+        return "predictions", np.stack(rows), objects
 
     def _size(self, key: bytes, objects: _Objects | None) -> tuple[int, int] | None:
         """Height and width of the photo; None for a file that has none."""
@@ -326,8 +321,6 @@ class OscarTsv(_JoinedTsv):
         by_shares = None if shares is None else shares[:, :4].astype(np.float32) * sides
         if size is None or not rects:
             return np.zeros((0, 4), np.float32) if by_shares is None else by_shares
-        if not all(_are_numbers(rect) and len(rect) == 4 for rect in rects):
-            raise EntryError("decode", "wrong shape", "rect must be a list of 4 numbers in every object")
         boxes = np.array(rects, np.float32)
         if by_shares is not None and not (apart := float(np.abs(by_shares - boxes).max())) <= _SAME_PX:
             detail = (
@@ -338,8 +331,6 @@ class OscarTsv(_JoinedTsv):
 
     def _classes(self, objects: _Objects) -> RegionClasses:
         classes, scores = without_classes(objects.number), objects.fields["conf"]
-        if scores and not _are_numbers(scores):
-            raise EntryError("decode", "wrong type", "conf must be a number in every object")
         if scores:
             classes = classes._replace(class_scores=score_array(np.array(scores, np.float64), "conf", objects.number))
         if objects.fields["class"]:

@@ -6,6 +6,7 @@ comes from the file's facts or its user. Names for a copy are checked to fit the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.vocabulary import Vocabulary, check_length, known_classes, read_vocabulary
 
+log = logging.getLogger(__name__)
 Entry = TypeVar("Entry")
 _MOST_CLASSES = 2**16 - 1  # ids are uint16, and background has one
 
@@ -100,6 +102,10 @@ def imported_classes(
         names = Vocabulary(names.classes, names.attributes or file.names[1])
         return ImportedClasses(len(names.classes or ()), option, names)
     if file.names[0] is not None:
+        log.info(
+            "class ids count the %d names of %s in the order of the alphabet; --vocab gives those of the detector",
+            len(file.names[0]), source,
+        )  # fmt: skip
         return ImportedClasses(len(file.names[0]), str(source), Vocabulary(*file.names))
     return ImportedClasses(own if num_classes is None else num_classes, option if given else str(source), Vocabulary())
 
