@@ -21,7 +21,7 @@ _OTHER = re.compile(rb"-?[0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,4})?|t
 _LIST = re.compile(rb'\[(?:[^\[\]{}"]++|"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+")*+\]')
 _TO_BRACKET = re.compile(rb'(?:[^\[\]{}"]++|"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+")*+')
 _LONGEST_LIST = 2**16  # bytes
-_DEEPEST = 20
+_DEEPEST, _MOST_FIELDS = 20, 100
 _QUOTED_BYTES = 20
 
 
@@ -64,16 +64,15 @@ def nested_objects(
         seen: set[str] = set()
         for _ in scanner.members(b"{", b"}"):
             name = scanner.name()
-            if name in seen:
-                raise FlatJsonError(f"no flat JSON: {name!r} comes twice")
+            if name in seen or len(seen) == _MOST_FIELDS:
+                raise FlatJsonError(f"no flat JSON: {name[:80]!r} comes twice, or too many fields")
+            seen.add(name)
             if name == under:
                 yield from scanner.objects(names)
             elif name in own:
                 yield name, scanner.flat()
             else:
                 scanner.skip()
-                continue
-            seen.add(name)
     scanner.end()
 
 
@@ -132,14 +131,14 @@ class _Scanner:
     def objects(self, names: Collection[str]) -> Iterator[dict[str, JsonValue]]:
         for _ in self.members(b"[", b"]"):
             fields: dict[str, JsonValue] = {}
-            for _ in self.members(b"{", b"}"):
+            for number, _ in enumerate(self.members(b"{", b"}")):
                 name = self.name()
-                if name not in names:
+                if name in fields or number == _MOST_FIELDS:
+                    raise FlatJsonError(f"no flat JSON: {name[:80]!r} comes twice, or too many fields")
+                if name in names:
+                    fields[name] = self.flat()
+                else:
                     self.skip()
-                    continue
-                if name in fields:
-                    raise FlatJsonError(f"no flat JSON: {name!r} comes twice")
-                fields[name] = self.flat()
             yield fields
 
     def flat(self) -> JsonValue:
