@@ -121,13 +121,13 @@ WIDE = replace(RECORD, features=np.tile(RECORD.features, (1, 256)))
         ({"features": values(), "hw": "7\t480"}, "image_w must be an integer"),
         ({"features": values(), "hw": "7\t[{]"}, "no flat JSON"),
         ({"features": RECORD.features, "label": objects()}, "height and width are not known; write hw.tsv beside it"),
-        ({"predictions": {"objects": objects()}, "hw": SIZE}, r"objects without feature \(TEST.OUTPUT_FEATURE was not set\)"),
+        ({"predictions": {"objects": objects()}, "hw": SIZE}, r"\(TEST.OUTPUT_FEATURE was not set\)"),
         ({"predictions": {"objects": objects(feature="AAAA") + objects()}, "hw": SIZE}, "3 of 6 objects have feature"),
         ({"features": values(), "label": objects(conf="x"), "hw": SIZE}, "conf must be a number in every object"),
         ({"features": values(), "label": objects(conf=1.5), "hw": SIZE}, "conf has values from 1.5"),
-        ({"features": values(), "label": objects(rect=[1, 2, 3]), "hw": SIZE}, "rect must be a list of 4 numbers in every object, got"),
+        ({"features": values(), "label": objects(rect=[1, 2, 3]), "hw": SIZE}, "a list of 4 numbers in every"),
         ({"features": values(), "label": objects(attributes=["a"]), "hw": SIZE}, "attr_scores as many numbers"),
-        ({"features": values(), "label": objects(**{"class": "x" * 300}), "hw": SIZE}, "class and attributes must be names"),
+        ({"features": values(), "label": objects(**{"class": "x" * 300}), "hw": SIZE}, "attributes must be names, got"),
         ({"features": f"7\t3\t{encoded(values())}\t1", "hw": SIZE}, "other columns than key, number of boxes"),
         ({"features": f"7\t4\t{encoded(values())}", "hw": SIZE}, "features has shape"),
         ({"features": "7\t3\tA*", "hw": SIZE}, "features: "),
@@ -159,6 +159,8 @@ def test_a_bad_line_among_others_is_a_dead_letter_and_repeats_are_left_out(tmp_p
     assert [one for one in found if isinstance(one, Repeat)] == [Repeat("7", f"{path}/features.tsv:2")]
     reasons = {name: letter.reason for name, letter in letters(FORMAT, path).items()}
     assert reasons == {"8": "bad json", "a": "bad json", "b": "bad json"}
+    (path / "hw.tsv").write_text("7\t480 640\n9\t480 64")  # cut: a width that looks whole
+    assert letters(FORMAT, path)["9"].reason == "torn line"
     (path / "features.tsv").write_text(good[:-20])
     refused("ends inside this line", FORMAT.open, path)
 

@@ -22,7 +22,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,10 +149,13 @@ class _JoinedTsv(TsvFile):
 
     def rest_of(self, image_id: bytes) -> bytes:
         """What follows the image's id; EntryError where there is no line of it, or different ones."""
-        lines = {self._bytes_of(entry).partition(b"\t")[2].strip() for entry in self._entries_of(image_id)}
+        entries = list(self._entries_of(image_id))
+        lines = {self._bytes_of(entry).partition(b"\t")[2].strip() for entry in entries}
         if len(lines) != 1:
             detail = f"has {f'{len(lines)} different lines' if lines else 'no line'} in {self.path.name} beside it"
             raise EntryError("read", "no line beside it", detail)
+        if self._torn_line in entries and not next(iter(lines)).endswith((b"]", b"}")):
+            raise EntryError("read", "torn line", f"{self.path.name} beside it ends inside its line: no line end")
         return lines.pop()
 
 
@@ -441,15 +444,9 @@ class OscarTsvFormat(FeatureFormat):
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
         """Features are float32, lossless from float16 and bfloat16; boxes and scores are exact."""
-        held = ("classes",) if layout in ("captioning", "vqa") else ("classes", "attributes")
-        lines: dict[str, Callable[[RegionRecord], str]] = {_SIZES: _size_line}
-        if layout == "predictions":
-            lines[_PREDICTIONS] = self._whole
-        else:
-            lines[_FEATURES[layout]] = _features_json if layout == "captioning" else _features_columns
-            lines |= {_PREDICTIONS: self._prediction} if layout == "oscar" else {_LABELS: self._label}
-        indexes = [Path(name).with_suffix(".lineidx").name for name in lines]
-        names = [*lines, *indexes, *([_PLACES[layout]] if layout in _PLACES else [])]
+        labels = _LABELS if layout in ("captioning", "vqa") else _PREDICTIONS
+        lines = [*filter(None, [_FEATURES.get(layout)]), labels, _SIZES]
+        names = [*lines, *map(_index_name, lines), *filter(None, [_PLACES.get(layout)])]
         for left in [
             each for each in path.iterdir() if each.name not in names
         ]:  # by a stopped export of another layout
@@ -465,24 +462,33 @@ class OscarTsvFormat(FeatureFormat):
                 if record.image_id in seen:
                     raise ValueError(f"image id {record.image_id!r} comes twice; ids are unique in a file")
                 seen.add(record.image_id)
-                count_losses(losses, record, None, held=held)
+                count_losses(
+                    losses, record, None, held=("classes", "attributes") if labels == _PREDICTIONS else ("classes",)
+                )
                 if layout in _PLACES:
-                    place = offsets[_FEATURES[layout]] if layout == "vqa" else number
+                    place = offsets[lines[0]] if layout == "vqa" else number
                     entry = f"{', ' if number else '{'}{json.dumps(record.image_id)}: {place}"
                     files[_PLACES[layout]].write(entry.encode("ascii"))
                 # Readers take one mark off a file's first bytes: an id that begins with one needs another before it.
                 mark = "\ufeff" if not number and record.image_id.startswith("\ufeff") else ""
-                for (name, line), index in zip(lines.items(), indexes, strict=True):
-                    data = f"{mark}{record.image_id}\t{line(record)}\n".encode()
+                for name in lines:
+                    data = f"{mark}{record.image_id}\t{self._line(layout, name, record)}\n".encode()
                     files[name].write(data)
-                    files[index].write(b"%d\n" % offsets[name])
+                    files[_index_name(name)].write(b"%d\n" % offsets[name])
                     offsets[name] += len(data)
             if layout in _PLACES:
                 files[_PLACES[layout]].write(b"}" if seen else b"{}")
 
-    def _objects(self, record: RegionRecord, *more: str) -> list[dict[str, Any]]:
-        """Args: more: of "feature" and "attributes"."""
-        found = []
+    def _line(self, layout: str, name: str, record: RegionRecord) -> str:
+        """What follows the key in a file."""
+        if name == _SIZES:
+            return json.dumps([{"height": record.height, "width": record.width}])
+        if name == _FEATURES.get(layout):
+            features = base64_text(record.with_box_numbers().features)
+            if layout == "captioning":
+                return json.dumps({"num_boxes": record.num_regions, "features": features})
+            return f"{record.num_regions}\t{features}"
+        objects = []
         for place, (rect, score) in enumerate(zip(record.boxes.tolist(), record.class_scores.tolist(), strict=True)):
             each = {
                 "rect": rect,
@@ -490,41 +496,23 @@ class OscarTsvFormat(FeatureFormat):
                 "class": _named(self.classes, record.class_ids[place]),
                 "conf": score,
             }
-            if "feature" in more:
+            if layout == "predictions":
                 each["feature"] = base64_text(record.features[place])
-            if "attributes" in more and record.attribute_ids is not None and record.attribute_scores is not None:
+            if name == _PREDICTIONS and record.attribute_ids is not None and record.attribute_scores is not None:
                 each["attributes"] = [_named(self.attributes, record.attribute_ids[place])]
                 each["attr_scores"] = [float(record.attribute_scores[place])]
-            found.append(each)
-        return found
+            objects.append(each)
+        sides = {"image_h": record.height, "image_w": record.width}
+        more = {"relations": None} if layout == "predictions" else sides
+        return json.dumps({"objects": objects} | more if name == _PREDICTIONS else objects)
 
-    def _label(self, record: RegionRecord) -> str:
-        return json.dumps(self._objects(record))
 
-    def _prediction(self, record: RegionRecord) -> str:
-        return json.dumps(
-            {"objects": self._objects(record, "attributes"), "image_h": record.height, "image_w": record.width}
-        )
-
-    def _whole(self, record: RegionRecord) -> str:
-        return json.dumps({"objects": self._objects(record, "feature", "attributes"), "relations": None})
+def _index_name(name: str) -> str:
+    return Path(name).with_suffix(".lineidx").name
 
 
 def _named(names: Sequence[str] | None, number: Any) -> str:
     return str(number) if names is None or number >= len(names) else names[number]
-
-
-def _features_columns(record: RegionRecord) -> str:
-    return f"{record.num_regions}\t{base64_text(record.with_box_numbers().features)}"
-
-
-def _features_json(record: RegionRecord) -> str:
-    features = base64_text(record.with_box_numbers().features)
-    return json.dumps({"num_boxes": record.num_regions, "features": features})
-
-
-def _size_line(record: RegionRecord) -> str:
-    return json.dumps([{"height": record.height, "width": record.width}])
 
 
 FORMAT = OscarTsvFormat()
