@@ -62,6 +62,7 @@ def only(path: Path) -> RegionRecord:
 
 
 OBJECTS = {"objects": objects()}
+WHOLE = [each | {"feature": encoded(row)} for each, row in zip(objects(), RECORD.features, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -77,15 +78,19 @@ OBJECTS = {"objects": objects()}
         ({"train_dot_feature": {"num_boxes": 3, "features": encoded(values())}, "train_dot_hw": SIZE}, ""),
         ({"val_img_frcnn_feats": values(), "val_hw": SIZE, "hw": "7\t1 1"}, ""),
         ({"x": values(), "x_dot_hw": SIZE}, "x.tsv"),
+        ({"predictions": {"image_h": 480, "image_w": 640, "gt_objects": [{"class": "z"}], "objects": WHOLE}}, ""),
+        ({"predictions": {"relations": [{"class": "on"}], "objects": WHOLE}, "hw": SIZE}, "predictions.tsv"),
     ],
 )  # fmt: skip
 def test_sizes_boxes_and_labels_from_the_files_beside_it(tmp_path: Path, files: dict[str, Any], named: str) -> None:
     """Guards each form that their code writes: a size that is not found would make shares of boxes in pixels."""
-    record = only(folder(tmp_path / "f", **files) / named)
+    path = folder(tmp_path / "f", **files) / named
+    record = only(path)
+    assert recognise(path) is FORMAT
     np.testing.assert_allclose(record.boxes, RECORD.boxes, atol=1e-3)
     assert (record.height, record.width, record.features.shape) == (480, 640, (3, 8))
     np.testing.assert_array_equal(record.features, RECORD.features)
-    has_labels = {"label", "predictions"} & files.keys() != set()
+    has_labels = not {"label", "predictions"}.isdisjoint(files)
     assert record.class_ids.tolist() == ([1, 0, 1] if has_labels else [0, 0, 0])  # by the sorted names
     assert set(record.class_scores.tolist()) == {0.5 if has_labels else 0}
 

@@ -20,6 +20,7 @@ names are numbers, as those of a store without names, they are the ids.
 
 import hashlib
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -399,7 +400,7 @@ def _main_file(path: Path) -> Path:
     """The file of features: `path`, or the one in that folder; ValueError where there is none, or several."""
     if not path.is_dir():
         return path
-    names = sorted(each.name for each in path.iterdir() if _front(each.name) is not None)
+    names = sorted(name for name in os.listdir(path) if _front(name) is not None)
     found = [name for name in names if not name.endswith(_PREDICTIONS)] or names
     if len(found) != 1 or not _is_inside(path / found[0]):
         got = f"{plural(len(found), 'file')} or links {', '.join(found[:3])}".rstrip()
@@ -427,7 +428,7 @@ class OscarTsvFormat(FeatureFormat):
     is_file = False
 
     def looks_like(self, path: Path) -> bool:
-        """By the first line: key and JSON with features or objects, or key, number of boxes and features."""
+        """By the first line: key and a JSON object, or key, number of boxes and features."""
         try:
             path = _main_file(path)
             if not path.is_file():
@@ -437,9 +438,7 @@ class OscarTsvFormat(FeatureFormat):
         except (OSError, ValueError):
             return False
         if len(cells) == 2:
-            return any(
-                cells[1].lstrip().startswith(b'{"%s"' % name) for name in (b"num_boxes", b"features", b"objects")
-            )
+            return cells[1].lstrip().startswith(b"{")
         return len(cells) == 3 and cells[1].strip().isdigit() and _BASE64.issuperset(cells[2].strip())
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
