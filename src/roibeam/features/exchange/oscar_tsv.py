@@ -361,15 +361,17 @@ def _no_boxes(why: str) -> EntryError:
 
 def _has_box_numbers(values: np.ndarray) -> bool:
     """Whether the last six values of every row can be numbers of a box: width and height are those of the corners."""
-    last = values[:, -BOX_NUMBERS:].astype(np.float64)
+    last = values[:, -BOX_NUMBERS:]
     if values.shape[1] <= BOX_NUMBERS or not np.isfinite(last).all() or not last[:, 4:].any():
         return False
+    last = last.astype(np.float64)
     return bool(np.abs(last[:, 4:] - (last[:, 2:4] - last[:, :2])).max() <= _SUM_SLACK * max(1.0, np.abs(last).max()))
 
 
 def _check_shares(features: np.ndarray, shares: np.ndarray) -> None:
     """Refuses numbers that are no shares, and those of wrappers that took the features for the boxes."""
-    first, last = features[:, :4].astype(np.float64), shares[:, :4].astype(np.float64)
+    with np.errstate(invalid="ignore"):  # NaN, which the record refuses
+        first, last = features[:, :4].astype(np.float64), shares[:, :4].astype(np.float64)
     for x, y in ((first[:, ::2], last[:, ::2]), (first[:, 1::2], last[:, 1::2])):
         factor = (x * y).sum() / max((x * x).sum(), 1e-300)
         if not factor > 0 or np.abs(y - factor * x).max() > 1e-3 * np.abs(y).max():
