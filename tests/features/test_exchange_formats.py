@@ -49,6 +49,7 @@ FIRST = {"background": "first", "num_classes": 6}
 NEITHER = {"classes": "absent", "attributes": "absent"}
 NO_ROWS = {"classes": "absent", "background": "absent"}
 OF_H5 = {"classes": "obj_id", "attributes": "attr_id"}
+OF_OSCAR = {"classes": "class"}
 # Format, layout, with rows of probabilities; what each record loses, and what the file says of itself. UNITER's shares
 # of the image in float16 are compared in its own test.
 HELD = [
@@ -79,6 +80,10 @@ HELD = [
     ("milvlg-npz", "openvqa", True, "attributes, classes, class_distribution", {"classes": "absent"}),
     ("milvlg-npz", "gqa", True, "attributes, classes, class_distribution", {"classes": "absent"}),
     ("lxmert-h5", "group-per-image", True, "class_distribution", OF_H5),
+    ("oscar-tsv", "oscar", True, "class_distribution", OF_OSCAR | {"attributes": "attributes"}),
+    ("oscar-tsv", "captioning", True, "attributes, class_distribution", OF_OSCAR | {"attributes": "absent"}),
+    ("oscar-tsv", "vqa", True, "attributes, class_distribution", OF_OSCAR),
+    ("oscar-tsv", "predictions", True, "class_distribution", OF_OSCAR | {"attributes": "attributes"}),
     ("butd-tsv", "lxmert", True, "class_distribution", {"classes": "objects_id", "attributes": "attrs_id"}),
     ("butd-tsv", "caffe", True, "attributes, classes, class_distribution", NEITHER),
     ("butd-tsv", "caffe-cls-prob", True, "attributes", NEITHER | {"classes": "cls_prob"}),
@@ -146,14 +151,14 @@ def test_a_store_may_be_compared_with_every_format(tmp_path: Path) -> None:
 
 
 def test_names_and_files_that_are_no_format(tmp_path: Path) -> None:
-    refused("no feature file format is called 'x'; choose one of butd-tsv, milvlg-npz", format_named, "x")
+    refused("no feature file format is called 'x'; choose one of oscar-tsv, butd-tsv", format_named, "x")
     words = r"called 'lxmert'; give butd-tsv with layout lxmert: .*; or lxmert-h5: HDF5 with a group per image"
     refused(words, format_named, "lxmert")
     refused("no such file or folder", recognise, tmp_path / "none", error=FileNotFoundError)
     refused("no such file or folder", format_of, tmp_path / "none", "lxmert-h5", error=FileNotFoundError)
     (tmp_path / "text").write_text("words")
     assert recognise(tmp_path / "text") is None and recognise(tmp_path) is None
-    refused(r"is no feature file that roibeam knows \(butd-tsv", format_of, tmp_path / "text")
+    refused(r"is no feature file that roibeam knows \(oscar-tsv", format_of, tmp_path / "text")
     assert format_of(tmp_path / "text", "lxmert-h5").name == "lxmert-h5"
     os.mkfifo(tmp_path / "pipe")
     assert recognise(tmp_path / "pipe") is None
@@ -165,6 +170,7 @@ REFUSED_IDS = {
     "milvlg-npz": ("path of a file|file name has", ["../up", "/etc/x", "a//b", "a/..", "a\0b", "x" * 300]),
     "mmf-lmdb": ("MMF cuts names at '.npy'", ["a.npy"]),
     "mmf-npy": (r"'\.npy'|path of a file", ["a_info", "x.npy", "../up", "b/../c"]),
+    "oscar-tsv": ("which a TSV cannot", ["a\tb", "a\nb", "a "]),
     "uniter-lmdb": ("keys of LMDB have 1 to 511", ["x" * 508]),
     "vilbert-lmdb": ("where this format keeps its list of ids", ["keys"]),
     "vlbert-zip": ("cannot be a name in a zip", ["../up", "/root", "a/../../b", "a\\b", "./a", "/"]),
@@ -209,6 +215,12 @@ def deflated(path: Path) -> None:
 # Format, layout, the file of it that is hurt, in how many ways, and how many of them must leave a record.
 HURT = [
     *(("butd-tsv", layout, "", 100, 30) for layout in TSV.layouts),
+    ("oscar-tsv", "oscar", "features.tsv", 100, 30),
+    ("oscar-tsv", "oscar", "predictions.tsv", 150, 20),
+    ("oscar-tsv", "captioning", "feature.tsv", 100, 20),
+    ("oscar-tsv", "captioning", "label.tsv", 100, 10),
+    ("oscar-tsv", "captioning", "hw.tsv", 100, 10),
+    ("oscar-tsv", "predictions", "predictions.tsv", 200, 20),
     ("mmf-npy", None, "first-image.npy", 100, 100),  # the other image is always there
     ("mmf-npy", None, "first-image_info.npy", 100, 100),
     ("milvlg-npz", None, "first-image.npz", 150, 150),

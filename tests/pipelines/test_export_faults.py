@@ -50,7 +50,18 @@ def entries(path: Path) -> tuple[int, list[tuple[bytes, bytes]]]:
 
 
 @pytest.mark.parametrize(
-    "name", ["butd-tsv", "vlbert-zip", "milvlg-npz", "mmf-npy", "vilbert-lmdb", "mmf-lmdb", "uniter-lmdb", BEGINS_ANEW]
+    "name",
+    [
+        "butd-tsv",
+        "vlbert-zip",
+        "milvlg-npz",
+        "mmf-npy",
+        "vilbert-lmdb",
+        "mmf-lmdb",
+        "uniter-lmdb",
+        "oscar-tsv",
+        BEGINS_ANEW,
+    ],
 )
 def test_a_killed_export_goes_on(store: Path, tmp_path: Path, name: str) -> None:
     suffixes = format_named(name).suffixes
@@ -77,7 +88,7 @@ def test_a_killed_export_goes_on(store: Path, tmp_path: Path, name: str) -> None
             assert opened.num_entries == NUM_RECORDS
 
 
-@pytest.mark.parametrize("name", ["butd-tsv", "vlbert-zip", "milvlg-npz", "vilbert-lmdb", "uniter-lmdb"])
+@pytest.mark.parametrize("name", ["butd-tsv", "oscar-tsv", "vlbert-zip", "milvlg-npz", "vilbert-lmdb", "uniter-lmdb"])
 def test_what_another_store_left_is_not_taken_over(store: Path, tmp_path: Path, name: str) -> None:
     other = tmp_path / "other"
     other.mkdir()

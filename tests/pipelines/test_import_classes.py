@@ -192,6 +192,38 @@ def test_number_types_of_bytes(roibeam: Cli, tmp_path: Path) -> None:
     assert store.manifest.config["options"]["file_feature_dtype"] == "float16"
 
 
+def test_a_file_of_names_gets_the_ids_of_a_list_and_is_compared_by_name(
+    roibeam: Cli, files: dict[str, Path], tmp_path: Path
+) -> None:
+    """Guards the joining by name: ids in the order of the file's own names would be other classes beside a store."""
+    label_map = {"label_to_idx": {name: place for place, name in enumerate(NAMES, 1)}}
+    label_map["attribute_to_idx"] = {f"kind{number}": number + 1 for number in range(400)}
+    map_file, few = tmp_path / "VG-SGG-dicts.json", tmp_path / "few.txt"
+    write_text(map_file, json.dumps(label_map))
+    write_text(few, "cat\n")
+    ok(roibeam("store", "import", files["lxmert"], tmp_path / "store", "--vocab", map_file, "--dtype", "float32"))
+    exported = ok(roibeam("store", "export", tmp_path / "store", tmp_path / "file", "--format", "oscar-tsv", "--json"))
+    assert json.loads(exported.out)["read_back"]["same_classes"] == len(RECORDS)
+    for side in (("store", "file"), ("file", "store")):
+        done = roibeam("store", "diff", *(tmp_path / name for name in side), "--json")
+        found = json.loads(done.out)
+        assert done.code == 0 and found["num_same_class"] == found["num_class_pairs"] == 7, found["differences"]
+        assert found["num_same_attribute"] == 7
+    ok(roibeam("store", "import", tmp_path / "file", tmp_path / "named", "--vocab", map_file, "--dtype", "float32"))
+    plain = ok(roibeam("store", "import", tmp_path / "file", tmp_path / "plain"))
+    with FeatureStore(tmp_path / "store") as kept, FeatureStore(tmp_path / "named") as named:
+        assert (named.vocabulary, [*named.ids()]) == (kept.vocabulary, [*kept.ids()])
+        assert all(record.equals(kept[record.image_id]) for record in named)
+    with FeatureStore(tmp_path / "plain") as store:
+        used = {name for record in RECORDS for name in np.array(NAMES)[record.class_ids]}
+        assert store.vocabulary["classes"] == sorted(used) and "in the order of the alphabet" in plain.err
+    fewer = roibeam("store", "import", tmp_path / "file", tmp_path / "other", "--vocab", few)
+    assert "of its" in one_line(fewer) and "names of class are not among the 1 that were given" in one_line(fewer)
+    counted = roibeam("store", "import", tmp_path / "file", tmp_path / "other", "--num-classes", 6)
+    assert "names of classes; give --vocab, which counts them" in one_line(counted)
+    assert not (tmp_path / "other").exists() or not list((tmp_path / "other").glob("part*"))
+
+
 # --- imported files are trained on: no layout leaves a system without anything to do ---
 
 NUM_CLASSES = 6  # of `measured`

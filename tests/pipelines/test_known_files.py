@@ -126,9 +126,9 @@ OTHERS: dict[str, tuple[Any, str]] = {
     "detections.json": ([{"image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4], "score": 0.5}], "as COCO scores them"),
     "dev.json": ('{"sentence": "x", "identifier": "dev-1-0-0"}\n' * 2, "NLVR2"),
     "snli.jsonl": ('{"gold_label": "neutral", "sentence1": "a", "sentence2": "b"}\n', "SNLI-VE"),
-    "vinvl3.tsv": (f"1\t2\t{'A' * 100_000}\n", "Oscar or VinVL"),
-    "vinvl2.tsv": ('1\t{"num_boxes": 2, "features": "AAAA"}\n', "Oscar or VinVL"),
-    "label.tsv": ('1\t[{"class": "dog", "rect": [1, 2, 3, 4]}]\n', "VinVL's labels"),
+    "vinvl3.tsv": (f"1\t2\t{'A' * 100_000}\n", "Oscar or VinVL; .*store import"),
+    "vinvl2.tsv": ('1\t{"num_boxes": 2, "features": "AAAA"}\n', "Oscar or VinVL; .*store import"),
+    "label.tsv": ('1\t[{"class": "dog", "rect": [1, 2, 3, 4]}]\n', "VinVL's labels.*beside the file of features"),
     "x.lineidx": ("0\n22000\n44000\n", "lineidx"),
     "f.tsv": (f"1\t320\t240\t2\t{'A' * 100}\t{'A' * 100}\n", "region features.*store import"),
     "model.safetensors": ((14).to_bytes(8, "little") + b'{"a":{"b":1}} ', "weights.*--weights"),
@@ -136,6 +136,7 @@ OTHERS: dict[str, tuple[Any, str]] = {
     "refs(unc).p": (pickle.dumps([{"ref_id": 1, "split": "val"}], 0), "RefCOCO.*--held-out refcoco"),
 }  # fmt: skip
 _READ_AS_BOXES = ("f.tsv",)
+_IMPORTED = ("f.tsv", "vinvl2.tsv", "vinvl3.tsv")
 
 
 def boxes(path: str) -> Any:
@@ -150,7 +151,7 @@ def test_a_file_that_belongs_elsewhere_is_called_what_it_is(tmp_path: Path, name
     path = write(tmp_path / name, content)
     readers: list[Callable[[str], Any]] = [open_source, CaptionFile, read_vocabulary, UrlList]
     readers += [] if name in _READ_AS_BOXES else [boxes]
-    readers += [] if name == "f.tsv" else [lambda path: import_features(path, str(tmp_path / "out"))]
+    readers += [] if name in _IMPORTED else [lambda path: import_features(path, str(tmp_path / "out"))]
     for read in readers:
         with pytest.raises(ValueError, match=rf"^'{tmp_path}/.*: this is .*{words}"):
             read(path)

@@ -77,6 +77,30 @@ def test_forms_of_one_list(tmp_path: Path, content: str) -> None:
     assert read_names(str(tmp_path / "names.txt")).ids["dog"] == 1  # of --labels-vocab
 
 
+LABELS = '"idx_to_label": {"1": "cat", "2": "dog"}, "label_to_idx": {"cat": 1, "dog": 2}, "predicate_to_idx": {"on": 1}'
+
+
+@pytest.mark.parametrize(
+    ("more", "attributes"),
+    [
+        ('"idx_to_attribute": {"1": "red", "2": "big,large"}, "attribute_to_idx": {"red": 1}', ("red", "big")),
+        ('"attribute_to_idx": {"big": 2, "red": 1}', ("red", "big")),
+        ('"attribute_to_idx": {"no attribute": 0, "big": 2, "red": 1}', ("red", "big")),
+        ('"attribute_to_idx": {}', None),  # of four data sets, with 1,848 classes
+        ('"idx_to_predicate": {"1": "on"}', None),
+    ],
+)
+def test_a_label_map_of_vinvl_has_classes_and_attributes(
+    tmp_path: Path, more: str, attributes: tuple[str, ...] | None
+) -> None:
+    """Guards that the attributes of the one file are taken as well: a file of classes alone leaves numbers."""
+    (tmp_path / "map.json").write_text(f"{{{LABELS}, {more}}}")
+    names = load_vocabulary(str(tmp_path / "map.json"), num_classes=2, num_attributes=2)
+    assert names == Vocabulary(("cat", "dog"), attributes)
+    with pytest.raises(ValueError, match="2 attributes, but the detector has 524" if attributes else "2 classes, but"):
+        load_vocabulary(str(tmp_path / "map.json"), num_classes=2 if attributes else 3, num_attributes=524)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

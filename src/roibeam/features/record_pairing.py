@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -72,11 +73,19 @@ class RecordSource:
             self._opened, self.feature_dim = file, int(file.details["feature_dim"])
             self.fingerprint = Fingerprint(IMPORTED_PREFIX + found.name)
             self.has_classes = file.details["classes"] != ABSENT
-            self.classes = self.attributes = None
+            self.classes, self.attributes = file.names
             self.presets = {}
             self.num_classes = file.details.get("num_classes")
             for letter in file.letters:
                 self._note(letter)
+
+    def use_names_of(self, other: Self) -> None:
+        """Makes the ids of a file that has names count those of the other side, where that has all of them."""
+        if isinstance(self._opened, FeatureFile):
+            for names in ((other.classes, None), (None, other.attributes)):
+                with suppress(ValueError):
+                    self._opened.use_names(*names)
+            self.classes, self.attributes = self._opened.names
 
     @property
     def manifest(self) -> StoreManifest | None:

@@ -229,6 +229,8 @@ def compare(
         raise ValueError(f"max_error {max_error} must be from 0 to 1, worst {worst} not negative")
     with ExitStack() as opened:
         first, second = (_source(each, opened) for each in (left, right))
+        first.use_names_of(second)
+        second.use_names_of(first)
         tally = _Tally(first, second, worst)
         only_left, only_right = _Missing(), _Missing()
         for left_id, right_id in paired_ids(first, second, id_rule):

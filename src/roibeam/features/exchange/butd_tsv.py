@@ -16,6 +16,7 @@ import base64
 import codecs
 import os
 import re
+from abc import abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,8 +96,8 @@ _FEWEST_HEADER_NAMES = 3
 _SPELLINGS = {"width": "image_w", "height": "image_h"}
 
 
-class ButdTsv(FeatureFile):
-    """One file, opened: a pass over it notes where the lines of each image are (about 120 bytes of memory per line).
+class TsvFile(FeatureFile):
+    """One TSV, opened: a pass over it notes where the lines of each image are (about 120 bytes of memory per line).
 
     Records are then read by image id, or all of them in key order, so that a store written from them needs no sorting
     and no more memory than a shard.
@@ -104,26 +105,138 @@ class ButdTsv(FeatureFile):
     Args:
         path: an uncompressed file (it is read by position).
     Attributes:
-        columns: the layout of the file; lines with another number of columns are dead letters.
-        widths: values per row of "features" (D) and "cls_prob" (C + 1), from the first usable line; a line of other
-            widths is a dead letter.
+        kind: what it is, for errors.
         num_lines, num_blank: lines in all, and how many of them hold no image: blank ones, and header rows.
     Raises:
         ValueError: when the file has no usable line among its first 100, or over 10,000 lines without an image id.
     """
 
-    columns: TsvLayout
+    kind: str
+    _key_column = 0
+    _width_known = False
 
     def _open(self) -> None:
         if self.path.exists() and not self.path.is_file():
-            raise ValueError(f"{self.path}: is no regular file; give a bottom-up-attention TSV")
+            raise ValueError(f"{self.path}: is no regular file; give a {self.kind}")
         self._file = open(self.path, "rb", buffering=_READ_BUFFER_BYTES)
 
-    def _scan(self) -> None:
+    def _close(self) -> None:
+        self._file.close()
+
+    def _index(self) -> None:
+        """Notes id and position of each line, reading none of it twice."""
         self.num_lines = self.num_blank = 0
         self._offsets, self._numbers = array("q"), array("q")
         self._torn_line: int | None = None
-        self._header: TsvLayout | None = None
+        keys: list[bytes] = []
+        offset, header = 0, b""
+        while line := self._file.readline(MAX_LINE_BYTES + 1):
+            start = offset
+            too_long = len(line) > MAX_LINE_BYTES and not line.endswith(b"\n")
+            length = len(line) + (self._skip_line() if too_long else 0)
+            offset = start + length
+            self.num_lines += 1
+            if not too_long and line.isspace():
+                self.num_blank += 1
+                continue
+            if start == 0 and line.startswith(_UTF8_BOM):
+                line = line[len(_UTF8_BOM) :]
+            if start == 0 and not too_long and self._is_header(line):
+                header = line
+            if header and line == header:  # also where headed files were put together
+                self.num_blank += 1
+                continue
+            try:
+                if too_long:
+                    detail = f"has {length:,} bytes, a line has at most {MAX_LINE_BYTES:,}; are line ends missing?"
+                    raise EntryError("read", "line too long", detail)
+                if not line.endswith(b"\n"):
+                    self._torn_line = len(keys)
+                keys.append(line_key(line, self._key_column))
+                self._offsets.append(start)
+                self._numbers.append(self.num_lines)
+            except EntryError as error:
+                if not too_long and not line.endswith(b"\n"):
+                    error = EntryError("read", "torn line", f"the file ends inside this line ({error})")
+                name = line[:60].partition(b"\t")[0].decode("ascii", "backslashreplace").strip().encode()
+                self._note(name or b"line %d" % self.num_lines, error)
+        self._set_ids(keys)
+
+    def _is_header(self, line: bytes) -> bool:
+        """Whether the first line names columns."""
+        return False
+
+    def _skip_line(self) -> int:
+        """Reads to the end of the line, keeping none of it; returns how many bytes that were."""
+        skipped = 0
+        while part := self._file.readline(_READ_BUFFER_BYTES):
+            skipped += len(part)
+            if part.endswith(b"\n"):
+                break
+        return skipped
+
+    def _note(self, name: bytes, error: EntryError, place: str | None = None) -> None:
+        if len(self.letters) >= MAX_LINES_WITHOUT_ID:
+            raise ValueError(
+                f"{self.path}: over {MAX_LINES_WITHOUT_ID:,} lines without a usable image id (the last one is line "
+                f"{self.num_lines}: {error}); this is no {self.kind}{self._other_format()}"
+            )
+        super()._note(name, error, place)
+
+    def _read(self, entry: int, dtype: str) -> RegionRecord:
+        if not self._width_known and entry == self._torn_line:
+            # Cut in its last array, a line can still look whole, with features of another width.
+            raise EntryError("read", "torn line", "the file ends inside this line: its line end is missing")
+        data = self._bytes_of(entry)
+        try:
+            if line_key(data, self._key_column) != self._ids[entry]:
+                raise EntryError("read", "changed", "the file was changed while it was read; run the command again")
+            return self._parse(data, dtype)
+        except EntryError as error:
+            if entry == self._torn_line:
+                detail = f"the file ends inside this line, its writer was killed or the copy stopped ({error})"
+                raise EntryError("read", "torn line", detail) from None
+            raise
+
+    @abstractmethod
+    def _parse(self, line: bytes, dtype: str) -> RegionRecord:
+        """The record of a line; the first one with regions settles what the others must be."""
+
+    def _bytes_of(self, line: int) -> bytes:
+        self._file.seek(self._offsets[line])
+        data = self._file.readline(MAX_LINE_BYTES + 1)
+        return data.removeprefix(_UTF8_BOM) if self._offsets[line] == 0 else data
+
+    def _place(self, entry: int) -> str:
+        return f"{self.path}:{self._numbers[entry]}"
+
+    def _place_of(self, name: bytes) -> str:
+        return f"{self.path}:{self.num_lines}"
+
+    def _other_format(self) -> str:
+        self._file.seek(0)
+        head = self._file.read(4)
+        if head[:2] == b"\x1f\x8b" or head[:2] == b"PK" or head[:3] == b"BZh":
+            return "; it is a compressed file: unpack it first"
+        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            return "; it is UTF-16 text: convert it to UTF-8 first"
+        return ""
+
+
+class ButdTsv(TsvFile):
+    """See `TsvFile`.
+
+    Attributes:
+        columns: the layout of the file; lines with another number of columns are dead letters.
+        widths: values per row of "features" (D) and "cls_prob" (C + 1), from the first usable line; a line of other
+            widths is a dead letter.
+    """
+
+    kind = "bottom-up-attention TSV"
+    columns: TsvLayout
+    _header: TsvLayout | None = None
+
+    def _scan(self) -> None:
         self._index()
         self.widths: dict[str, int] = {}
         record = self._first_record(
@@ -141,65 +254,11 @@ class ButdTsv(FeatureFile):
         if "cls_prob" in self.widths:
             self.details |= self._reading.details(record)
 
-    def _close(self) -> None:
-        self._file.close()
-
-    def _index(self) -> None:
-        """Notes id and position of each line, reading none of it twice."""
-        keys: list[bytes] = []
-        offset, header = 0, b""
-        while line := self._file.readline(MAX_LINE_BYTES + 1):
-            start = offset
-            too_long = len(line) > MAX_LINE_BYTES and not line.endswith(b"\n")
-            length = len(line) + (self._skip_line() if too_long else 0)
-            offset = start + length
-            self.num_lines += 1
-            if not too_long and line.isspace():
-                self.num_blank += 1
-                continue
-            if start == 0 and line.startswith(_UTF8_BOM):
-                line = line[len(_UTF8_BOM) :]
-            if start == 0 and not too_long:
-                header, self._header = line, header_layout(line, str(self.path))
-            if self._header is not None and line == header:  # also where headed files were put together
-                self.num_blank += 1
-                continue
-            try:
-                if too_long:
-                    detail = f"has {length:,} bytes, a line has at most {MAX_LINE_BYTES:,}; are line ends missing?"
-                    raise EntryError("read", "line too long", detail)
-                if not line.endswith(b"\n"):
-                    self._torn_line = len(keys)
-                keys.append(_line_key(line, self._key_column))
-                self._offsets.append(start)
-                self._numbers.append(self.num_lines)
-            except EntryError as error:
-                if not too_long and not line.endswith(b"\n"):
-                    error = EntryError("read", "torn line", f"the file ends inside this line ({error})")
-                name = line[:60].partition(b"\t")[0].decode("ascii", "backslashreplace").strip().encode()
-                self._note(name or b"line %d" % self.num_lines, error)
-        self._set_ids(keys)
-
-    @property
-    def _key_column(self) -> int:
-        return 0 if self._header is None else self._header.columns.index("image_id")
-
-    def _skip_line(self) -> int:
-        """Reads to the end of the line, keeping none of it; returns how many bytes that were."""
-        skipped = 0
-        while part := self._file.readline(_READ_BUFFER_BYTES):
-            skipped += len(part)
-            if part.endswith(b"\n"):
-                break
-        return skipped
-
-    def _note(self, name: bytes, error: EntryError, place: str | None = None) -> None:
-        if len(self.letters) >= MAX_LINES_WITHOUT_ID:
-            raise ValueError(
-                f"{self.path}: over {MAX_LINES_WITHOUT_ID:,} lines without a usable image id (the last one is line "
-                f"{self.num_lines}: {error}); this is no bottom-up-attention TSV{self._other_format()}"
-            )
-        super()._note(name, error, place)
+    def _is_header(self, line: bytes) -> bool:
+        self._header = header_layout(line, str(self.path))
+        if self._header is not None:
+            self._key_column = self._header.columns.index("image_id")
+        return self._header is not None
 
     def _look_around(self, first: RegionRecord, others: Sequence[int]) -> None:
         records, swapped = [first], 0
@@ -225,47 +284,15 @@ class ButdTsv(FeatureFile):
             raise EntryError("read", "wrong columns", f"has {columns} columns, the layouts have 6, 7 or 10")
         return LAYOUTS[columns]
 
-    def _read(self, entry: int, dtype: str) -> RegionRecord:
-        is_first = not self.widths
-        if is_first and entry == self._torn_line:
-            # Cut in its last array, a line can still look whole, with features of another width.
-            raise EntryError("read", "torn line", "the file ends inside this line: its line end is missing")
-        data = self._bytes_of(entry)
-        try:
-            if _line_key(data, self._key_column) != self._ids[entry]:
-                raise EntryError("read", "changed", "the file was changed while it was read; run the command again")
-            columns = self._layout_of(data) if is_first else self.columns
-            record = parse_line(data, columns, self._reading, widths=self.widths, dtype=dtype)
-        except EntryError as error:
-            if entry == self._torn_line:
-                detail = f"the file ends inside this line, its writer was killed or the copy stopped ({error})"
-                raise EntryError("read", "torn line", detail) from None
-            raise
-        if is_first and record.num_regions:
+    def _parse(self, line: bytes, dtype: str) -> RegionRecord:
+        columns = self.columns if self._width_known else self._layout_of(line)
+        record = parse_line(line, columns, self._reading, widths=self.widths, dtype=dtype)
+        if not self._width_known and record.num_regions:
             self.columns, self.widths = columns, {"features": record.features.shape[1]}
+            self._width_known = True
             if isinstance(record.class_distribution, np.ndarray):
                 self.widths["cls_prob"] = self._reading.num_columns(record.class_distribution)
         return record
-
-    def _bytes_of(self, line: int) -> bytes:
-        self._file.seek(self._offsets[line])
-        data = self._file.readline(MAX_LINE_BYTES + 1)
-        return data.removeprefix(_UTF8_BOM) if self._offsets[line] == 0 else data
-
-    def _place(self, entry: int) -> str:
-        return f"{self.path}:{self._numbers[entry]}"
-
-    def _place_of(self, name: bytes) -> str:
-        return f"{self.path}:{self.num_lines}"
-
-    def _other_format(self) -> str:
-        self._file.seek(0)
-        head = self._file.read(4)
-        if head[:2] == b"\x1f\x8b" or head[:2] == b"PK" or head[:3] == b"BZh":
-            return "; it is a compressed file: unpack it first"
-        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            return "; it is UTF-16 text: convert it to UTF-8 first"
-        return ""
 
 
 def read_butd_tsv(path: str | os.PathLike[str]) -> Iterator[RegionRecord]:
@@ -323,7 +350,7 @@ def parse_line(
         raise EntryError("read", "wrong columns", f"has {got} columns, the lines of this file have {expected}{glued}")
     # The line end, \n or \r\n, goes where blanks around a field go.
     column = dict(zip(layout.columns, line.split(b"\t"), strict=True))
-    image_id = _line_key(line, layout.columns.index("image_id")).decode("utf-8")
+    image_id = line_key(line, layout.columns.index("image_id")).decode("utf-8")
     text = {name: column[name].strip().decode("latin1") for name in ("height", "width", "num_boxes")}
     height, width = image_size(text.get, ("height", "width"))
     num_regions = whole_number(text["num_boxes"], "num_boxes", 0, MAX_REGIONS)
@@ -361,7 +388,7 @@ def _ids_and_scores(column: dict[str, bytes], kind: str, num_regions: int) -> tu
     return ids, scores.copy()  # in place of a view of the text, which is read-only
 
 
-def _line_key(line: bytes, column: int = 0) -> bytes:
+def line_key(line: bytes, column: int = 0) -> bytes:
     """The image id as it stands in the line."""
     end = line.find(b"\t")
     if end < 0:
@@ -443,9 +470,14 @@ class ButdTsvFormat(FeatureFormat):
                 file.write(codecs.BOM_UTF8 + line if is_marked else line)
 
 
+def check_key(image_id: str) -> None:
+    """Raises ValueError for an image id that cannot stand in a line of a TSV."""
+    if any(character in image_id for character in "\t\n\r") or image_id != image_id.strip():
+        raise ValueError(f"image id {image_id!r} holds a tab, a line end or outer blanks, which a TSV cannot")
+
+
 def _line(record: RegionRecord, layout: TsvLayout, losses: Counter[str]) -> bytes:
-    if any(character in record.image_id for character in "\t\n\r") or record.image_id != record.image_id.strip():
-        raise ValueError(f"image id {record.image_id!r} holds a tab, a line end or outer blanks, which a TSV cannot")
+    check_key(record.image_id)
     ids, scores = attributes_or_zeros(record)
     values: dict[str, object] = {
         "image_id": record.image_id,

@@ -46,12 +46,14 @@ class FeatureFile(ABC):
             the file has class probabilities "background" ("first", "last" or `ABSENT`: its place in each row) and
             "num_classes" (foreground classes); "image_size": `ABSENT` where the file has none, and records have 1 x 1.
         letters: entries that `ids` cannot name: without a usable image id, or named by the file and not in it.
+        names: of classes and of attributes in id order, in a file that has names in place of ids; else None.
         before_name: between the file and what it calls an entry, in a location.
     """
 
     layout: str = ""
     before_name = ":"
     details: dict[str, Any]
+    names: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None)
 
     def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
         self.path = Path(path)
@@ -87,6 +89,11 @@ class FeatureFile(ABC):
 
     @abstractmethod
     def _close(self) -> None: ...
+
+    def use_names(  # noqa: B027 (most files have ids)
+        self, classes: Sequence[str] | None, attributes: Sequence[str] | None
+    ) -> None:
+        """Makes ids count these names, in a file that has `names`; ValueError, naming one, when it has others too."""
 
     def __enter__(self) -> Self:
         return self

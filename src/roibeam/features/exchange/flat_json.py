@@ -1,4 +1,5 @@
-"""Reads JSON that holds no more than a list of strings, or an object of strings and numbers, a piece at a time.
+"""Reads JSON that holds no more than a list of strings, an object of strings and numbers, or a list of such objects, a
+piece at a time.
 
 Not read by ijson, which copies a string twice where this gives a view of its bytes (an entry is one string of up to 64
 MiB, mostly), writes "?" for half of a surrogate pair, so that two names become one, and refuses integers over 64 bits.
@@ -8,13 +9,19 @@ the exchange formats have are flat, so a small scanner is enough.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 JsonScalar = memoryview | str | int | float | bool | None
+JsonValue = JsonScalar | list[str | int | float | bool | None]
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"([^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+)"')
 _OTHER = re.compile(rb"-?[0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,4})?|true|false|null")
+# A list of strings and numbers, and all up to the next bracket outside of strings.
+_LIST = re.compile(rb'\[(?:[^\[\]{}"]++|"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+")*+\]')
+_TO_BRACKET = re.compile(rb'(?:[^\[\]{}"]++|"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+")*+')
+_LONGEST_LIST = 2**16  # bytes
+_DEEPEST, _MOST_FIELDS = 20, 100
 _QUOTED_BYTES = 20
 
 
@@ -37,9 +44,35 @@ def flat_items(data: bytes) -> Iterator[tuple[str, JsonScalar]]:
     """
     scanner = _Scanner(data)
     for _ in scanner.members(b"{", b"}"):
-        name = scanner.string()
-        scanner.expect(b":")
-        yield name if isinstance(name, str) else _text(name), scanner.value()
+        yield scanner.name(), scanner.value()
+    scanner.end()
+
+
+def nested_objects(
+    data: bytes, under: str, names: Collection[str], own: Collection[str] = ()
+) -> Iterator[dict[str, JsonValue] | tuple[str, JsonValue]]:
+    """The objects of a list one by one, as dicts of their fields `names`.
+
+    Args:
+        data: the list, or an object that has it under the name `under`.
+        own: names of fields of that object, which come as pairs of name and value. All else is passed over.
+    """
+    scanner = _Scanner(data)
+    if scanner.is_next(b"["):
+        yield from scanner.objects(names)
+    else:
+        seen: set[str] = set()
+        for _ in scanner.members(b"{", b"}"):
+            name = scanner.name()
+            if name in seen or len(seen) == _MOST_FIELDS:
+                raise FlatJsonError(f"no flat JSON: {name[:80]!r} comes twice, or too many fields")
+            seen.add(name)
+            if name == under:
+                yield from scanner.objects(names)
+            elif name in own:
+                yield name, scanner.flat()
+            else:
+                scanner.skip()
     scanner.end()
 
 
@@ -85,6 +118,61 @@ class _Scanner:
         value = json.loads(found.group())
         assert value is None or isinstance(value, (bool, int, float))
         return value
+
+    def name(self) -> str:
+        """The name of a member, and the colon behind it."""
+        name = self.string()
+        self.expect(b":")
+        return name if isinstance(name, str) else _text(name)
+
+    def is_next(self, mark: bytes) -> bool:
+        return self._next() == mark
+
+    def objects(self, names: Collection[str]) -> Iterator[dict[str, JsonValue]]:
+        for _ in self.members(b"[", b"]"):
+            fields: dict[str, JsonValue] = {}
+            for number, _ in enumerate(self.members(b"{", b"}")):
+                name = self.name()
+                if name in fields or number == _MOST_FIELDS:
+                    raise FlatJsonError(f"no flat JSON: {name[:80]!r} comes twice, or too many fields")
+                if name in names:
+                    fields[name] = self.flat()
+                else:
+                    self.skip()
+            yield fields
+
+    def flat(self) -> JsonValue:
+        """A string, a number, or a short list of them."""
+        if self._next() != b"[":
+            return self.value()
+        found = _LIST.match(self._data, self._at)
+        if found is None or len(found.group()) > _LONGEST_LIST:
+            raise self._wrong("a short list of strings or numbers")
+        try:
+            values = json.loads(found.group())
+        except ValueError:
+            raise self._wrong("a list of strings or numbers") from None
+        self._at = found.end()
+        assert isinstance(values, list)
+        return values
+
+    def skip(self) -> None:
+        """Passes over a value, whatever it is."""
+        if self._next() not in (b"[", b"{"):
+            self.value()
+            return
+        depth = 0
+        while True:
+            found = _TO_BRACKET.match(self._data, self._at)
+            assert found is not None
+            self._at = found.end()
+            mark = self._data[self._at : self._at + 1]
+            if mark not in (b"[", b"]", b"{", b"}") or depth > _DEEPEST:
+                raise self._wrong("the end of a list or an object")
+            self._at += 1
+            depth += 1 if mark in (b"[", b"{") else -1
+            if not depth:
+                return
 
     def expect(self, mark: bytes) -> None:
         if self._next() != mark:

@@ -3,14 +3,15 @@
 The module of a format, and with it h5py or lmdb, is imported when the format is looked at.
 """
 
+import copy
 import importlib
 import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 from roibeam.features.exchange.check_report import NO_REGIONS
 from roibeam.features.exchange.entry_file import FeatureFile
@@ -32,6 +33,7 @@ class FeatureFormat(ABC):
         is_file: whether a file is written, not a folder.
         goes_on: whether a stopped export can be gone on with.
         takes_empty: whether it has a place for records without regions; else they are left out.
+        classes, attributes: names in id order that `write` uses, where files of the format have names; None for ids.
     """
 
     name: str
@@ -41,6 +43,8 @@ class FeatureFormat(ABC):
     file: type[FeatureFile]
     why_suffix: str = ""
     is_file = goes_on = takes_empty = True
+    classes: Sequence[str] | None = None
+    attributes: Sequence[str] | None = None
 
     @abstractmethod
     def looks_like(self, path: Path) -> bool:
@@ -83,6 +87,12 @@ class FeatureFormat(ABC):
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
         """Writes to an empty file or folder, or goes on with one; adds to `losses`: field -> records."""
 
+    def with_names(self, classes: Sequence[str] | None, attributes: Sequence[str] | None) -> Self:
+        """The same with names to write."""
+        found = copy.copy(self)
+        found.classes, found.attributes = classes, attributes
+        return found
+
     def layout_named(self, layout: str | None) -> str:
         """A layout that `write` takes, None for the default; ValueError for a name that is none."""
         if layout and layout not in self.layouts:
@@ -92,6 +102,7 @@ class FeatureFormat(ABC):
 
 # Name -> module with `FORMAT`, in the order in which files are matched: those with slow imports come last.
 FORMATS: dict[str, str] = {
+    "oscar-tsv": "roibeam.features.exchange.oscar_tsv",
     "butd-tsv": "roibeam.features.exchange.butd_tsv",
     "milvlg-npz": "roibeam.features.exchange.milvlg_npz",
     "mmf-npy": "roibeam.features.exchange.mmf_npy",

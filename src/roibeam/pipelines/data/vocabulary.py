@@ -13,6 +13,7 @@ from roibeam.features.exchange.reading import BACKGROUNDS
 from roibeam.features.record.fingerprint import has_classes, num_classes_of
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.data.datasets.class_names import read_attribute_names
 from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.datasets.visual_genome import read_names
 
@@ -65,7 +66,8 @@ def read_vocabulary(spec: str, *, vg_url: str = VG_URL) -> Vocabulary:
 
     Args:
         spec: a folder with objects_vocab.txt and attributes_vocab.txt; a file with the class names (attributes stay
-            numbers); "vg": the published Visual Genome lists, fetched once and cached.
+            numbers, unless it is a label map with both); "vg": the published Visual Genome lists, fetched once and
+            cached.
     """
     attributes = None
     if spec != PUBLISHED_LISTS:
@@ -76,7 +78,7 @@ def read_vocabulary(spec: str, *, vg_url: str = VG_URL) -> Vocabulary:
     elif Path(spec).is_dir():
         classes, attributes = _read(Path(spec) / CLASSES_FILE), _read(Path(spec) / ATTRIBUTES_FILE)
     else:
-        classes = _read(Path(spec))
+        classes, attributes = _read(Path(spec)), _read_attributes(Path(spec))
     return Vocabulary(classes, attributes)
 
 
@@ -94,6 +96,11 @@ def _read(path: Path) -> tuple[str, ...]:
         return read_names(str(path)).names
     except OSError as error:
         raise ValueError(f"vocabulary {str(path)!r}: {error.strerror}") from None
+
+
+def _read_attributes(path: Path) -> tuple[str, ...] | None:
+    names = read_attribute_names(str(path))
+    return None if names is None else tuple(name.partition(",")[0].strip() for name in names)
 
 
 def _fetch_vg(url: str, name: str) -> Path:

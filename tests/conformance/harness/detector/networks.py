@@ -6,7 +6,10 @@ A case is a photo, `<photo>.npz`, with the files `<photo>_<rule>.npz` of what it
 
 from __future__ import annotations
 
+import base64
 import functools
+import json
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,11 +24,15 @@ from harness.case_files import Arrays, read_case_json
 from harness.checks import Case, Check, Family, OpenFolder, apart, equal, near, within
 from harness.tolerances import Closeness
 from roibeam.extraction.detector import Detector, HeadOutputs
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.engine.region_iterator import to_record
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.state import check_state
 from roibeam.extraction.weights.families import family_names, name_weights
 from roibeam.extraction.weights.loading import resnet_of
+from roibeam.features.exchange.oscar_tsv import FORMAT
+from roibeam.features.record.region_record import RegionRecord
 
 VALUES, HEADS, EXACT = Closeness(1e-4, 0.0), Closeness(3e-4, 0.0), Closeness(1e-6, 0.0)
 PIXELS, PROBABILITY = 0.05, 5e-4
@@ -163,6 +170,7 @@ RULES = {
     (0, True): replace(SELECTIONS["vinvl-rule-0"], kept_box="proposal", nms_boxes="proposal"),
     (2, True): SELECTIONS["vinvl-rule-2"],
 }
+NAMES = (("object", 4, 1595), ("attribute", 3, 525))  # by index in the official file, background is 0
 SIZES = {
     "INPUT.MIN_SIZE_TEST": "short_edge",
     "INPUT.MAX_SIZE_TEST": "long_edge",
@@ -201,6 +209,35 @@ def vinvl_checks(folder: Path, name: str, plan: dict[str, Any]) -> Iterator[Chec
         attributes, labels = got.attribute_ids[rows] + 1, want.take("attr_labels")[:, 0]
         yield equal(f"{case}: attributes", attributes[best > 0], labels[best > 0])
         yield apart(f"{case}: attribute scores", got.attribute_scores[rows], best, PROBABILITY, best > 0)
+        if case == photo.get("tsv", [""])[0]:
+            height, width = Arrays(folder / f"{name}.npz").take("photo").shape[:2]
+            record = to_record(photo["tsv"][1], height, width, got, ExtractOptions(feature_dtype="float32"))
+            yield from tsv_checks(record, rows, folder / f"{name}_{case}_predictions.tsv")
+
+
+def tsv_checks(record: RegionRecord, rows: np.ndarray, official: Path) -> Iterator[Check]:
+    """What `store export --format oscar-tsv --layout predictions` writes, beside the official writer's line."""
+    names = [[f"{what}{number:0{digits}}" for number in range(1, count)] for what, digits, count in NAMES]
+    with tempfile.TemporaryDirectory() as scratch:
+        FORMAT.with_names(*names).write([record], Path(scratch) / "out", layout="predictions")
+        lines = [path.read_text("ascii").split("\t") for path in (Path(scratch) / "out/predictions.tsv", official)]
+    (key, ours), (wanted_key, theirs) = lines
+    got, want = json.loads(ours), json.loads(theirs)
+    mine, wanted = [got["objects"][row] for row in rows], want["objects"]
+    same = key == wanted_key and [*got] == [*want] and all([*each] == [*mine[0]] for each in [*mine, *wanted])
+    yield within("tsv: fields", float(not same), 0, "as the official writer's")
+    named = [each["class"] == other["class"] for each, other in zip(mine, wanted, strict=True)]
+    yield within("tsv: class", float(not all(named)), 0, "the same names")
+    yield apart("tsv: rect", *([each["rect"] for each in found] for found in (mine, wanted)), PIXELS)
+    yield apart("tsv: conf", *([each["conf"] for each in found] for found in (mine, wanted)), PROBABILITY)
+    features = [
+        np.stack([np.frombuffer(base64.b64decode(each["feature"]), "<f4") for each in found])
+        for found in (mine, wanted)
+    ]
+    yield near("tsv: feature", *features, HEADS)
+    kept = [place for place, each in enumerate(wanted) if each["attr_scores"][0] > 0]
+    best = [[found[place]["attributes"][0] for place in kept] for found in (mine, wanted)]
+    yield within("tsv: attributes", float(best[0] != best[1] or not kept), 0, "the same best names")
 
 
 def milvlg_checks(folder: Path, name: str, plan: dict[str, Any]) -> Iterator[Check]:

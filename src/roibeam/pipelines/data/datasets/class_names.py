@@ -2,7 +2,7 @@
 
     text    one name a line; other spellings of it after commas
     JSON    ["cat", "dog"]    {"0": "cat", "1": "dog"}    {"cat": 0, "dog": 1}    [{"id": 1, "name": "cat"}, ...]
-            or an object with one of those under a usual name (`_UNDER`)
+            or an object with one of those under a usual name (`_UNDER`); VinVL's label map also has attributes
 
 Detectors number their classes from 0 and count background apart, or as the first or last one. Here it has no number,
 so a name of background is left out where it stands first or last.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import codecs
 import logging
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from roibeam.pipelines.data.datasets.rows import MAX_JSON_BYTES, BadRow, read_lines, read_small_json
@@ -22,6 +23,7 @@ _UNDER = (
     "categories", "classes", "names", "class_names", "thing_classes", "id2label", "label2id", "idx_to_label",
     "label_to_idx", "idx2label", "label2idx",
 )  # fmt: skip
+_UNDER_ATTRIBUTES = ("idx_to_attribute", "attribute_to_idx")
 _BACKGROUND = frozenset(
     ("background", "bg", "back ground", "no object", "no objects", "none of these", "no attribute", "no attributes")
 )
@@ -38,12 +40,37 @@ def read_class_names(path: str, *, skip_blank: bool = False) -> tuple[str, ...]:
     Raises:
         ValueError: naming the line that has no name or is no text, or what the JSON has in place of names.
     """
+    if _is_json(path):
+        return _without_background(path, _names_under(path, _json(path), _UNDER))
+    return _without_background(path, _names_of_lines(path, skip_blank=skip_blank))
+
+
+def read_attribute_names(path: str) -> tuple[str, ...] | None:
+    """The names of attributes that stand beside those of classes in a label map, as VinVL has it (label_to_idx,
+    idx_to_attribute, ...); None for a file of classes alone. Raises ValueError as `read_class_names` does."""
+    content = _json(path) if _is_json(path) else None
+    if not isinstance(content, dict) or not any(content.get(name) for name in _UNDER_ATTRIBUTES):
+        return None
+    return _without_background(path, _names_under(path, content, _UNDER_ATTRIBUTES))
+
+
+def _is_json(path: str) -> bool:
     with open(path, "rb") as file:
         head = file.read(4096)
     if head.startswith(_UTF16):
         raise ValueError(f"vocabulary {path!r}: is UTF-16 text; convert it to UTF-8 (iconv -f utf-16 -t utf-8)")
-    is_json = head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"[", b"{")
-    names = _names_of_json(path) if is_json else _names_of_lines(path, skip_blank=skip_blank)
+    return head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"[", b"{")
+
+
+def _json(path: str) -> Any:
+    return read_small_json(
+        path,
+        too_long=f"vocabulary {path!r}: is JSON of over {MAX_JSON_BYTES:,} bytes; give the names alone",
+        no_json=f"vocabulary {path!r}: begins like JSON and is none",
+    )
+
+
+def _without_background(path: str, names: list[str]) -> tuple[str, ...]:
     if not names:
         raise ValueError(f"vocabulary {path!r}: holds no name; give one a line")
     if all(name.partition(",")[0].strip().isdecimal() for name in names):
@@ -80,14 +107,10 @@ def _names_of_lines(path: str, *, skip_blank: bool) -> list[str]:
     return names
 
 
-def _names_of_json(path: str) -> list[str]:
-    content = read_small_json(
-        path,
-        too_long=f"vocabulary {path!r}: is JSON of over {MAX_JSON_BYTES:,} bytes; give the names alone",
-        no_json=f"vocabulary {path!r}: begins like JSON and is none",
-    )
+def _names_under(path: str, content: Any, usual: Sequence[str]) -> list[str]:
+    """The names in JSON, or in the member of it that has one of these usual names."""
     if isinstance(content, dict):
-        content = next((content[name] for name in _UNDER if isinstance(content.get(name), list | dict)), content)
+        content = next((content[name] for name in usual if isinstance(content.get(name), list | dict)), content)
     numbered: list[tuple[Any, Any]] = []
     if isinstance(content, list) and all(isinstance(each, str) for each in content):
         numbered = list(enumerate(content))

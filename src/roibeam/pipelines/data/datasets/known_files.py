@@ -41,12 +41,12 @@ _KNOWN = {
         "an HDF5 file with one array for all images, as of bua-vqa (train36.hdf5) or VisDial",
         "formats that are read have an entry for each image: give the TSV that it was made from, or write lxmert-h5",
     ),
-    "oscar-features": (
-        "a feature file of Oscar or VinVL, which has neither boxes nor image sizes apart",
-        "its layout is not read; extract the photos, or give a TSV of 6, 7 or 10 columns to `roibeam store import`",
+    "oscar-features": ("a feature file of Oscar or VinVL", _FEATURES),
+    "oscar-labels": (
+        "a file of Oscar's or VinVL's labels",
+        "`roibeam store import` reads it beside the file of features, as label.tsv or hw.tsv: name that one",
     ),
-    "oscar-labels": ("a file of Oscar's or VinVL's labels", f"{_NO_READER}: a store has names of its own"),
-    "lineidx": ("a .lineidx, where the lines of a .tsv of Oscar or VinVL begin", f"{_NO_READER}"),
+    "lineidx": ("a .lineidx, where the lines of a .tsv of Oscar or VinVL begin", "name the .tsv beside it"),
     "weights": ("a file of weights", "a detector's go to --weights; a model's to `roibeam convert` or --from"),
     "refcoco": ("a file of referring expressions, refs(...).p of RefCOCO", f"{_TASK}; --held-out refcoco=FILE, too"),
     "photo": ("a photo", "`roibeam extract` takes it as SOURCE"),

@@ -6,6 +6,7 @@ comes from the file's facts or its user. Names for a copy are checked to fit the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.vocabulary import Vocabulary, check_length, known_classes, read_vocabulary
 
+log = logging.getLogger(__name__)
 Entry = TypeVar("Entry")
 _MOST_CLASSES = 2**16 - 1  # ids are uint16, and background has one
 
@@ -86,13 +88,25 @@ def imported_classes(
         raise ValueError(f"--num-classes {num_classes}: must be in 1..{_MOST_CLASSES}, background not counted")
     if None not in (num_classes, own) and num_classes != own:
         raise ValueError(f"{option}: {source} has probabilities of {own} classes and background; leave the option out")
+    if num_classes is not None and file.names[0] is not None:
+        raise ValueError(
+            f"{option}: {source} has {len(file.names[0]):,} names of classes; give --vocab, which counts them"
+        )
     if vocab is not None:
         names = read_vocabulary(vocab)
         if own is not None:
             check_length(names.classes or (), own, "classes", vocab, hint=_rows_hint(names, own, background))
         if file.details["attributes"] == ABSENT:
             names = Vocabulary(names.classes)
+        file.use_names(names.classes, names.attributes)
+        names = Vocabulary(names.classes, names.attributes or file.names[1])
         return ImportedClasses(len(names.classes or ()), option, names)
+    if file.names[0] is not None:
+        log.info(
+            "class ids count the %d names of %s in the order of the alphabet; --vocab gives those of the detector",
+            len(file.names[0]), source,
+        )  # fmt: skip
+        return ImportedClasses(len(file.names[0]), str(source), Vocabulary(*file.names))
     return ImportedClasses(own if num_classes is None else num_classes, option if given else str(source), Vocabulary())
 
 

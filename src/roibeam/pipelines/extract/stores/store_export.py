@@ -88,6 +88,7 @@ def export_store(
         if not len(opened):
             raise ValueError(f"{store} holds no record; there is nothing to export")
         with Progress("writing", len(opened), RECORDS) as progress:
+            found = found.with_names(opened.vocabulary["classes"], opened.vocabulary["attributes"])
             left_out = found.write(progress.counting(opened.scan(check=True)), path, layout=layout)
         report, read_back, written = _checked(found, path, opened)
         summary = ExportSummary(
@@ -137,6 +138,7 @@ def _checked(found: FeatureFormat, out: Path, store: FeatureStore) -> tuple[Chec
     """The file's check report, how it differs from the store, and its layout."""
     read_back = ReadBack()
     with found.open(out) as file:
+        file.use_names(found.classes, found.attributes)
         report = CheckReport(file.layout, file.details)
         sized = file.details.get("image_size") != ABSENT
         with Progress("reading back", len(store), RECORDS) as progress:

@@ -107,7 +107,7 @@ def import_features(
     folder = output_folder(out, scratch)
     folder.listing("manifest")  # an error for a URL that cannot be written, before a large file is copied
     with borrowed_files(source, scratch=scratch) as files:
-        refuse_others(str(files.path), ("features", "lmdb"))
+        refuse_others(str(files.path), ("features", "oscar-features", "lmdb"))
         found = format_of(files.path, format_name)
         with found.open(files.path, reading) as file, work_folder(folder, scratch) as work, run_lock(folder):
             reading.check(source)
