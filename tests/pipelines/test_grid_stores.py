@@ -1,9 +1,10 @@
 """Stores whose regions are the cells of a grid, through the commands: no classes, no scores, every cell kept."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tiny_commands import Cli, Pictures, command, digest, ok, refused
+from tiny_commands import Cli, Pictures, command, digest, ok, refused, tiny_sizes
 
 NETWORK = (
     "--weights", "random:1", "--threads", 1, "--set", "detector.base_channels=2", "--set", "detector.short_edge=48",
@@ -72,3 +73,38 @@ def test_a_dry_run_of_a_grid_does_not_advise_fewer_probabilities(
 ) -> None:
     plan = ok(roibeam("extract", pictures.photos, tmp_path / "out", *GRID, "--dry-run")).out
     assert "kB per image\n" in plan and "--distribution" not in plan
+
+
+def pretrained(roibeam: Cli, pictures: Pictures, store: Path, out: Path, system: str, *options: object) -> Any:
+    captions = ("--captions", pictures.captions)
+    sizes = ("--steps", 1, "--batch-size", 4, *tiny_sizes(system), *options)
+    return roibeam("pretrain", out, "--store", store, *captions, "--system", system, *sizes)
+
+
+SYSTEMS = ["vlbert", "vilbert", "visualbert", "imagebert", "interbert"]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_model_trains_on_a_grid_without_the_losses_of_classes(
+    system: str, grid: Path, pictures: Pictures, tmp_path: Path, roibeam: Cli
+) -> None:
+    one_text = ("--set", "sampling.text_form=one_caption") if system == "visualbert" else ()
+    done = ok(pretrained(roibeam, pictures, grid, tmp_path / "run", system, *one_text))
+    words = "has no class ids (its regions are the cells of a grid)"
+    assert (words in done.err) == (system != "visualbert")
+
+
+REFUSED: list[tuple[str, tuple[object, ...], str]] = [
+    ("vilbert", ("--set", "model.region_loss=kl"), "=kl is for predicting classes of masked regions, but store"),
+    ("imagebert", ("--num-classes", 1600), "has no class ids (its regions are the cells of a grid); leave"),
+    ("vilbert", ("--set", "sampling.max_regions=5"), "up to 6 cells of a grid in an image, and sampling.max_regions"),
+    ("vlbert", ("--end-to-end", "--detector", "grid-r50", "--weights", "random:1"), "an encoder pools each box by it"),
+]
+
+
+@pytest.mark.parametrize(("system", "options", "words"), REFUSED)
+def test_what_cells_do_not_have_is_refused_before_a_run_writes(
+    system: str, options: tuple[object, ...], words: str, grid: Path, pictures: Pictures, tmp_path: Path, roibeam: Cli
+) -> None:
+    assert words in refused(pretrained(roibeam, pictures, grid, tmp_path / "run", system, *options))
+    assert not (tmp_path / "run").exists()

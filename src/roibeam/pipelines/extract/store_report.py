@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.record.fingerprint import has_classes
+from roibeam.features.record.fingerprint import has_classes, has_grid
 from roibeam.features.record.region_drawing import ATTRIBUTE_SCORE, NamedRegions, name_of, region_name
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import (
@@ -271,26 +271,28 @@ def _facts(
 ) -> ReportFacts:
     detector, options = manifest.config["detector"], manifest.config["options"]
     config, selection = detector["config"], detector["selection"]
-    numerics = manifest.fingerprint.numerics
+    numerics, is_grid = manifest.fingerprint.numerics, has_grid(manifest.fingerprint)
     if "file" in config:
         network = f"detectron2, {Path(config['file']).name}" + (f", layer {config['layer']}" if config["layer"] else "")
     else:
         heads = f"{config['num_classes']} classes, {config['num_attributes']} attributes, "
         heads = heads if has_classes(manifest.fingerprint) else "no classes, "
-        network = (
-            f"ResNet-{config['depth']}-C4, {heads}{config['short_edge']}/{config['long_edge']} px, "
-            f"{config['proposals_after_nms']} proposals"
-        )
+        kind = "ResNet" if config.get("groups", 1) == 1 else "ResNeXt"
+        proposals = "" if is_grid else f", {config['proposals_after_nms']} proposals"
+        network = f"{kind}-{config['depth']}{'' if is_grid else '-C4'}, {heads}"
+        network += f"{config['short_edge']}/{config['long_edge']} px{proposals}"
     kept = f"score {selection['min_score']}, {selection['min_regions']} to {selection['max_regions']} regions"
     boxes = plan.source.get("boxes")
     regions = f"{selection['method']}, {kept}" if boxes is None else f"the boxes given in {boxes}"
+    regions = "every cell of a grid" if is_grid else regions
+    distribution = "none" if is_grid else options["distribution"]
     details = (
         ("source", plan.source["location"]),
         ("detector", network),
         ("weights", detector["weights"]),
         ("conventions", manifest.config["conventions"]),
         ("regions", regions),
-        ("features", f"{manifest.feature_dim} x {manifest.feature_dtype}, distribution {options['distribution']}"),
+        ("features", f"{manifest.feature_dim} x {manifest.feature_dtype}, distribution {distribution}"),
         (
             "device",
             f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads, mode {numerics['mode']}",

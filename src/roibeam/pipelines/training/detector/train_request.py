@@ -175,6 +175,11 @@ def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorS
             )
         train = replace(train, decay_steps=falls)
     from_file = request.weights is not None or request.resnet is not None
+    if not from_file and not sections["conventions"].norm_eps:
+        raise ValueError(
+            "norm_eps is 0 in these conventions, and from scratch norms are trained, which takes more: give --weights "
+            "or --resnet, or --set conventions.norm_eps=1e-5"
+        )
     frozen = request.frozen_stages if request.frozen_stages is not None else (1, 2) if from_file else ()
     if request.val_labels is not None:
         every = train.evaluate_every or max(1, train.steps // 10)
