@@ -27,6 +27,9 @@ def test_a_grid_goes_on_as_it_was_made_and_calls_itself_so(grid: Path, pictures:
     assert "conventions grid-r50, photos at 48/80, cells of a grid" in again.err
     info = ok(roibeam("store", "info", grid)).out
     assert "selection       none: every cell of a grid is a region\n" in info and '"grid"' not in info
+    page = (grid / "report.html").read_text(encoding="utf-8")
+    assert "every cell of a grid" in page and "ResNet-50, no classes" in page
+    assert not [words for words in ("Class score", "Most frequent classes", "300 proposals") if words in page]
     assert "nothing to do" in ok(roibeam("extract", pictures.photos, grid, *GRID)).out and digest(grid) == before
 
 

@@ -10,6 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -80,6 +81,7 @@ def report_page(
     class_names: Sequence[str] | None = None,
     attribute_names: Sequence[str] | None = None,
     max_photos: int = 24,
+    has_classes: bool = True,
 ) -> Iterator[str]:
     """The report, part by part. Equal input gives equal text.
 
@@ -89,8 +91,10 @@ def report_page(
         thumbnail_of: image id and (height, width) of its record -> what `photo_thumbnail` returns.
         class_names, attribute_names: names by id; ids are displayed when they are None or too short.
         max_photos: size of the grid; they are spread evenly over the store.
+        has_classes: False leaves out the charts of classes and scores, which only fill their place.
     """
     figures, chosen = _read_records(records, class_names, attribute_names, max_photos)
+    figures = figures if has_classes else replace(figures, classes=(), score_counts=())
     photos = []
     for image_id in chosen:
         regions = records.get(image_id, copy=False)
@@ -262,6 +266,7 @@ def write_run_report(
             thumbnail_of=lambda image_id, hw: photo_thumbnail(location_of(image_id), hw, read_location, decode),
             class_names=manifest.classes if has_classes(manifest.fingerprint) else ("region",),
             attribute_names=manifest.attributes,
+            has_classes=has_classes(manifest.fingerprint),
         )
         write_page(folder, REPORT_NAME, page)
 
