@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -21,8 +22,7 @@ from typing import Any
 
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-NETWORK = ["--detector", "small", "--weights", "random:1", "--set", "detector.base_channels=4"]
-NETWORK += ["--device", "cpu", "--threads", "1"]
+NETWORK = "--detector small --set detector.base_channels=4"
 SAMPLE_SECONDS = 0.05
 
 
@@ -33,7 +33,7 @@ def peak_of_run(images: Path, out: Path, options: list[str]) -> dict[str, float]
         "extract",
         str(images),
         str(out),
-        *NETWORK,
+        *("--weights", "random:1", "--device", "cpu", "--threads", "1"),
         *options,
         "--json",
     ]
@@ -71,12 +71,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, nargs="+", default=[500, 2000], help="numbers of images to run with")
     parser.add_argument("--shard-size", type=int, default=500, help="images per shard")
+    parser.add_argument("--network", default=NETWORK, help="options of another network, such as '--preset vinvl'")
     arguments = parser.parse_args()
     print("| images | shards of | peak anonymous MB | seconds | images/s |\n|---|---|---|---|---|")
     for count in [arguments.images[0], *arguments.images]:
         with tempfile.TemporaryDirectory() as folder:
             draw_samples(Path(folder), count=count)
-            options = ["--shard-size", str(arguments.shard_size)]
+            options = [*shlex.split(arguments.network), "--shard-size", str(arguments.shard_size)]
             row = peak_of_run(Path(folder) / "images", Path(folder) / "store", options)
         print(
             f"| {count} | {arguments.shard_size} | {row['peak_mb']:.0f} | {row['seconds']:.0f} | "

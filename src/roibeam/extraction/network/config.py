@@ -119,11 +119,10 @@ class DetectorConfig:
             if getattr(self, name) > 65534:
                 got = reprlib.repr(getattr(self, name))
                 raise ValueError(f"{name} is {got}; records store ids in 16 bits, so at most 65534")
-        if self.grid and (self.num_classes or (self.grid_cells is None and self.grid != "all")):
-            raise ValueError(
-                f"grid is {self.grid!r} with {self.num_classes} classes; it must be 'all' or such as '7x7', at most "
-                f"{_MOST_CELLS}x{_MOST_CELLS}, with num_classes 0"
-            )
+        if self.grid and self.grid_cells is None and self.grid != "all":
+            raise ValueError(f"grid is {self.grid!r}; it must be 'all' or such as '7x7', at most 64x64")
+        if self.grid and self.num_classes:
+            raise ValueError(f"num_classes is {self.num_classes} with grid {self.grid!r}, whose cells have none; set 0")
         width = self.width_per_group
         if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
             raise ValueError(f"width_per_group is {width!r}; it must be a whole number of at least 1, or None")

@@ -186,6 +186,11 @@ def has_classes(fingerprint: Fingerprint) -> bool:
     return not (imported and fingerprint.details.get("classes") == ABSENT) and num_classes_of(fingerprint) != 0
 
 
+def has_grid(fingerprint: Fingerprint) -> bool:
+    """Whether the regions of a store are the cells of a grid, all of them, row by row."""
+    return fingerprint.details.get("regions") == "grid"
+
+
 def named_fingerprint(name: str, *, classes: bool, attributes: bool, feature_dtype: str | None) -> Fingerprint:
     """`imported:<name>`, of records that a user wrote: the name is his word for what made the features.
 
@@ -271,7 +276,8 @@ def _may_be_one_network(left: Mapping[str, Any], right: Mapping[str, Any]) -> bo
 
 def _fields(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
     keys = [key for key in sorted(left.keys() | right.keys()) if left.get(key) != right.get(key)]
-    parts = [f"{key}{_values(left.get(key), right.get(key))}" for key in keys[:_MAX_FIELDS]]
+    # Such as a field that came later and has its default, or one that does not matter for given boxes.
+    parts = [f"{key}{_values(left.get(key, 'left out'), right.get(key, 'left out'))}" for key in keys[:_MAX_FIELDS]]
     return ", ".join([*parts, f"{len(keys) - _MAX_FIELDS} more"] if len(keys) > _MAX_FIELDS else parts)
 
 

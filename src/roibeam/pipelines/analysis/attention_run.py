@@ -50,7 +50,7 @@ from roibeam.pipelines.data.compatibility import check_task
 from roibeam.pipelines.data.datasets.entities import EntityCounts, EntityImage, read_conll, read_entities, split_names
 from roibeam.pipelines.data.image_table import ImageFinder
 from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos
-from roibeam.pipelines.data.record_regions import strongest_regions
+from roibeam.pipelines.data.record_regions import check_whole_grid, strongest_regions
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
 from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint
 from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
@@ -82,6 +82,7 @@ def read_questions(store: FeatureStore, samples: EvaluationSamples, request: Att
         every = [(image.name, number) for image in images for number in image.sentences]
         made = spacy_parses(_some(images, request)) if source == SPACY else read_conll(source)
         parses = parses_by_caption(made, every, source)
+    check_whole_grid(store, request.max_regions or 0, "--max-regions")
     finder = ImageFinder(store.ids())
     found = {image.name: finder.find(image.name) for image in images}
     _check_match(found, request)

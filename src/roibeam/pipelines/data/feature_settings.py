@@ -46,9 +46,11 @@ def selection_name(selection: Mapping[str, Any]) -> str:
 
 
 def _with_defaults(kind: type[Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """With the `added` fields, which a record leaves out at their default; those of proposals may be missing."""
-    left_out = {each.name: each.default for each in fields(kind) if "added" in each.metadata}
-    return {name: value for name, value in left_out.items() if name not in PROPOSAL_FIELDS} | dict(recorded)
+    """With the `added` fields, which a record leaves out at their default; one of given boxes or a grid has none of
+    proposals."""
+    names = {each.name: each.default for each in fields(kind) if "added" in each.metadata}
+    unknown = () if PROPOSAL_FIELDS[0] in recorded else PROPOSAL_FIELDS
+    return {name: value for name, value in names.items() if name not in unknown} | dict(recorded)
 
 
 def parts_words(config: DetectorConfig, conventions: Conventions, selection: SelectionPolicy | None) -> str:
@@ -58,6 +60,7 @@ def parts_words(config: DetectorConfig, conventions: Conventions, selection: Sel
         if (config, conventions, selection) == parts:
             return f"preset {known.name} ({_parts(config, known.conventions, selection)})"
     regions = "" if selection is None else f", selection {selection_name(asdict(selection))}"
+    regions = ", cells of a grid" if config.grid else regions
     return f"conventions {conventions_name(asdict(conventions))}, photos at {_edges(config)}{regions}"
 
 
@@ -109,6 +112,13 @@ def _name(settings: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]])
     return f"{nearest}, but {different}" if different else nearest
 
 
+_KINDS: Mapping[str, type[Any]] = {
+    "feature_space.detector.config": DetectorConfig,
+    "feature_space.detector.conventions": Conventions,
+    "feature_space.regions": SelectionPolicy,
+}
+
+
 def setting_changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Differences of two flat settings, one text each; those that an option sets as a preset come first."""
     different = [key for key in sorted(had.keys() | now.keys()) if had.get(key) != now.get(key)]
@@ -125,7 +135,8 @@ def setting_changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     if "mode" in different:
         different.remove("mode")
         presets.append(f"precision was {_precision(had)}, is now {_precision(now)}")
-    return presets + [f"{key} was {had.get(key)}, is now {now.get(key)}" for key in different]
+    pairs = ((key, *("none" if side.get(key) == "" else side.get(key) for side in (had, now))) for key in different)
+    return presets + [f"{key} was {before}, is now {after}" for key, before, after in pairs]
 
 
 def _precision(settings: Mapping[str, Any]) -> str:
@@ -135,9 +146,11 @@ def _precision(settings: Mapping[str, Any]) -> str:
 
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names."""
+    """Nested settings by dotted names, with the `added` ones."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
+        if isinstance(value, dict) and prefix + key in _KINDS:
+            value = _with_defaults(_KINDS[prefix + key], value)
         flat |= flat_settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
 
@@ -238,8 +251,13 @@ def _different_proposals(known: Sequence[Fingerprint], fingerprint: Fingerprint)
     if not yours or not mine or yours in mine:
         return None
     names = [name for name in sorted(yours.keys() | mine[0].keys()) if yours.get(name) != mine[0].get(name)]
+    default = {f"conventions.{each.name}": each.default for each in fields(Conventions) if "added" in each.metadata}
     left, right = (
-        " ".join(f"{name.rpartition('.')[2]} {json.dumps(side.get(name))}" for name in names if name != "cell_anchors")
+        " ".join(
+            f"{name.rpartition('.')[2]} {json.dumps(side.get(name, default.get(name)))}"
+            for name in names
+            if name != "cell_anchors"
+        )
         for side in (mine[0], yours)
     )
     own = ("anchors of its own", "other anchors")

@@ -16,7 +16,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from roibeam.features.record.fingerprint import has_grid
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
 from roibeam.pipelines.data.datasets.coco import CocoObjects, read_coco_objects
 from roibeam.pipelines.data.datasets.vcr import (
@@ -38,6 +40,24 @@ def strongest_regions(record: RegionRecord, max_regions: int) -> np.ndarray:
     if not max_regions or record.num_regions <= max_regions:
         return np.arange(record.num_regions)
     return np.sort(np.argsort(-record.class_scores, kind="stable")[:max_regions])
+
+
+def check_whole_grid(store: FeatureStore, max_regions: int, field: str) -> None:
+    """Raises ValueError where only some cells of a grid would be used: without scores, the upper rows of the photo.
+
+    Args:
+        max_regions: of an image; 0 = all.
+        field: the setting that it is.
+    """
+    if not max_regions or not has_grid(store.fingerprint):
+        return
+    most = int(store.num_regions_of(store.ids()).max(initial=0))
+    if most > max_regions:
+        raise ValueError(
+            f"store {store.path} has up to {most:,} cells of a grid in an image, and {field} keeps the best "
+            f"{max_regions}: cells have no scores, so that would be the top of the photo; set {field} to {most}, or "
+            f"extract fewer cells (--grid)"
+        )
 
 
 def mirrored_boxes(boxes: np.ndarray, width: float) -> np.ndarray:

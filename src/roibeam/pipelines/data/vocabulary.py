@@ -10,7 +10,7 @@ from pathlib import Path
 
 from roibeam.extraction.weights.sources import fetch_weights
 from roibeam.features.exchange.reading import BACKGROUNDS
-from roibeam.features.record.fingerprint import has_classes, num_classes_of
+from roibeam.features.record.fingerprint import has_classes, has_grid, num_classes_of
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.datasets.class_names import read_attribute_names
@@ -188,6 +188,7 @@ class StoreClasses:
             if not has_classes(store.fingerprint):
                 source = store.fingerprint.details.get("format")
                 why = "its detector is a ResNet alone" if source is None else f"its {source} file had none"
+                why = "its regions are the cells of a grid" if has_grid(store.fingerprint) else why
                 missing = f"store {store.path} has no class ids ({why})"
                 if given is not None:
                     raise ValueError(f"--num-classes {given}: {missing}; leave the option out")

@@ -35,8 +35,7 @@ from roibeam.pipelines.common.console.termination import set_resume_hint
 from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, are_toy_photos
 from roibeam.pipelines.data.feature_settings import conventions_name, selection_name
 from roibeam.pipelines.data.shard_plan import Plan, PlannedShard, plan_of_now
-from roibeam.pipelines.data.vocabulary import check_length
-from roibeam.pipelines.extract.planning import fitting_plan, make_plan, source_facts
+from roibeam.pipelines.extract.planning import check_classes, fitting_plan, make_plan, source_facts
 from roibeam.pipelines.extract.request import ExtractRequest, RunnerChoice, RunOptions
 from roibeam.pipelines.extract.runners.pipeline_run import check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
@@ -45,7 +44,6 @@ from roibeam.pipelines.extract.shard.shard_job import (
     ShardMeter,
     ShardResult,
     extract_shard,
-    shared_detector,
     shared_fingerprint,
 )
 from roibeam.pipelines.extract.shard.store_folder import (
@@ -267,28 +265,8 @@ def _shards_words(plan: Plan, num_finished: int, folder: OutputFolder) -> str:
 
 
 def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
-    detector = shared_detector(work.detector_here)
-    top_k, num_classes = work.options.top_k, detector.num_classes
+    check_classes(work)
     config_of = work.detector.config
-    if top_k is not None and not getattr(detector, "has_distribution", True):
-        raise ValueError(
-            f"--distribution top-{top_k}: the detector gives no probabilities of all classes; leave it out"
-        )
-    if not isinstance(config_of, DetectorConfig):  # of its own networks it is known before they are built
-        names = work.vocabulary
-        for kind, own, expected in (
-            ("classes", names.classes, num_classes), ("attributes", names.attributes, detector.num_attributes)
-        ):  # fmt: skip
-            if own is not None:
-                check_length(own, expected, kind, "--vocab")
-    elif not (num_classes or config_of.grid) and work.boxes is None:
-        raise ValueError(f"weights {work.detector.weights}: a network without classes proposes no boxes; give --boxes")
-    elif not num_classes and work.vocabulary.classes is not None:
-        raise ValueError(
-            f"--vocab: weights {work.detector.weights} are a ResNet alone, whose regions have no classes; leave it out"
-        )
-    if top_k is not None and top_k > num_classes + 1:
-        raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
     # Its numerics are this process's; the store's are taken from the shards.
     fingerprint = shared_fingerprint(work.detector_here, work.options, work.vocabulary.digest, work.boxes is not None)
     job = ExtractJob(

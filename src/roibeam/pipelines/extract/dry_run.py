@@ -21,11 +21,17 @@ from roibeam.messages import byte_count, on_a_line, plural
 from roibeam.pipelines.common.compute import choose_device
 from roibeam.pipelines.common.console.progress import IMAGES, duration, waiting
 from roibeam.pipelines.extract.beam_extraction import PIPELINE
-from roibeam.pipelines.extract.planning import UNTIMED, extract_one, fitting_plan, new_images, new_shard_size
+from roibeam.pipelines.extract.planning import (
+    UNTIMED,
+    check_classes,
+    extract_one,
+    fitting_plan,
+    new_images,
+    new_shard_size,
+)
 from roibeam.pipelines.extract.request import RunOptions
 from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE
 from roibeam.pipelines.extract.runners.pipeline_run import Slots, missing_options, runner_flags, slots_of
-from roibeam.pipelines.extract.shard.shard_job import shared_detector
 from roibeam.pipelines.extract.work import UnlistedWork, Work
 
 log = logging.getLogger(__name__)
@@ -181,9 +187,8 @@ def dry_run(work: Work | UnlistedWork, options: RunOptions) -> DryRun:
     missing = tuple(missing_options(options.runner, options.beam_args))
     if isinstance(work, UnlistedWork):
         return DryRun(device, slots, tuple(flags), missing, None, work.reason)
-    return DryRun(
-        device, slots, tuple(flags), missing, found, with_distribution=work.options.distribution == "full"
-    )  # fmt: skip
+    has_many = work.options.distribution == "full" and not getattr(work.detector.config, "grid", "")
+    return DryRun(device, slots, tuple(flags), missing, found, with_distribution=has_many)
 
 
 def estimate(work: Work, *, is_here: bool = True) -> Estimate:
@@ -228,7 +233,7 @@ def _timed_here(work: Work, *, is_here: bool) -> tuple[Work, str]:
 def _time(images: Sequence[ImageRef], work: Work) -> list[tuple[float, RegionRecord]]:
     """(seconds, record) of those that can be extracted; starts none after `ENOUGH_SECONDS`."""
     with waiting("loading the detector"):
-        shared_detector(work.detector_here)
+        check_classes(work)
     timed: list[tuple[float, RegionRecord]] = []
     for number, image in enumerate(images, 1):
         start = time.monotonic()

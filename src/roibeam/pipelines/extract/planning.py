@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from roibeam.extraction.engine.region_iterator import extract_regions
+from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.kept_work import DamagedError
@@ -36,6 +37,7 @@ from roibeam.pipelines.data.shard_plan import (
     shard_size_for,
 )
 from roibeam.pipelines.data.source_kinds import Source
+from roibeam.pipelines.data.vocabulary import check_length
 from roibeam.pipelines.extract.shard.shard_job import (
     shared_calls,
     shared_detector,
@@ -83,6 +85,29 @@ def make_plan(work: Work, plan: Plan | None, max_failures: float, *, replaced: P
         shard_size=new_shard_size(work, seconds), boxes=work.boxes, replaced=replaced,
     )  # fmt: skip
     return grown, notes
+
+
+def check_classes(work: Work) -> None:
+    """Raises ValueError where a request does not fit the classes of its detector, which is built."""
+    detector, weights, top_k = shared_detector(work.detector_here), work.detector.weights, work.options.top_k
+    num_classes, config = detector.num_classes, work.detector.config
+    if not isinstance(config, DetectorConfig):  # of its own networks it is known before they are built
+        names = work.vocabulary
+        for kind, own, expected in (
+            ("classes", names.classes, num_classes), ("attributes", names.attributes, detector.num_attributes)
+        ):  # fmt: skip
+            if own is not None:
+                check_length(own, expected, kind, "--vocab")
+    elif not (num_classes or config.grid) and work.boxes is None:
+        raise ValueError(f"weights {weights}: a network without classes proposes no boxes; give --boxes")
+    elif not num_classes and work.vocabulary.classes is not None:
+        raise ValueError(f"--vocab: weights {weights} are a ResNet alone, whose regions have no classes; leave it out")
+    if top_k is not None and not (num_classes and getattr(detector, "has_distribution", True)):
+        raise ValueError(
+            f"distribution top-{top_k}: the detector gives no probabilities of all classes; leave --distribution out"
+        )
+    if top_k is not None and top_k > num_classes + 1:
+        raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
 
 
 def fitting_plan(work: Work, plan: Plan | None) -> Plan | None:

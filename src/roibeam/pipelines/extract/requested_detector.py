@@ -226,6 +226,8 @@ def detector_names(chosen: ChosenDetector, given: DetectorOptions, sizes: Detect
     """The names of a detector's classes and attributes."""
     if given.vocab is None:
         return Vocabulary(chosen.class_names, chosen.attribute_names)
+    if sizes.grid:
+        raise ValueError(f"--vocab {given.vocab}: the cells of a grid have no classes; leave it out")
     return load_vocabulary(given.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None)
 
 

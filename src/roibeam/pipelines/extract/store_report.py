@@ -10,6 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.record.fingerprint import has_classes
+from roibeam.features.record.fingerprint import has_classes, has_grid
 from roibeam.features.record.region_drawing import ATTRIBUTE_SCORE, NamedRegions, name_of, region_name
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import (
@@ -80,6 +81,7 @@ def report_page(
     class_names: Sequence[str] | None = None,
     attribute_names: Sequence[str] | None = None,
     max_photos: int = 24,
+    has_classes: bool = True,
 ) -> Iterator[str]:
     """The report, part by part. Equal input gives equal text.
 
@@ -89,8 +91,10 @@ def report_page(
         thumbnail_of: image id and (height, width) of its record -> what `photo_thumbnail` returns.
         class_names, attribute_names: names by id; ids are displayed when they are None or too short.
         max_photos: size of the grid; they are spread evenly over the store.
+        has_classes: False leaves out the charts of classes and scores, which only fill their place.
     """
     figures, chosen = _read_records(records, class_names, attribute_names, max_photos)
+    figures = figures if has_classes else replace(figures, classes=(), score_counts=())
     photos = []
     for image_id in chosen:
         regions = records.get(image_id, copy=False)
@@ -262,6 +266,7 @@ def write_run_report(
             thumbnail_of=lambda image_id, hw: photo_thumbnail(location_of(image_id), hw, read_location, decode),
             class_names=manifest.classes if has_classes(manifest.fingerprint) else ("region",),
             attribute_names=manifest.attributes,
+            has_classes=has_classes(manifest.fingerprint),
         )
         write_page(folder, REPORT_NAME, page)
 
@@ -271,7 +276,7 @@ def _facts(
 ) -> ReportFacts:
     detector, options = manifest.config["detector"], manifest.config["options"]
     config, selection = detector["config"], detector["selection"]
-    numerics = manifest.fingerprint.numerics
+    numerics, is_grid = manifest.fingerprint.numerics, has_grid(manifest.fingerprint)
     if config is None or "name" in config:
         network = "none" if config is None else config["name"]
     elif "file" in config:
@@ -279,13 +284,15 @@ def _facts(
     else:
         heads = f"{config['num_classes']} classes, {config['num_attributes']} attributes, "
         heads = heads if has_classes(manifest.fingerprint) else "no classes, "
-        network = (
-            f"ResNet-{config['depth']}-C4, {heads}{config['short_edge']}/{config['long_edge']} px, "
-            f"{config['proposals_after_nms']} proposals"
-        )
+        kind = "ResNet" if config.get("groups", 1) == 1 else "ResNeXt"
+        proposals = "" if is_grid else f", {config['proposals_after_nms']} proposals"
+        network = f"{kind}-{config['depth']}{'' if is_grid else '-C4'}, {heads}"
+        network += f"{config['short_edge']}/{config['long_edge']} px{proposals}"
     kept = f"score {selection['min_score']}, {selection['min_regions']} to {selection['max_regions']} regions"
     boxes = plan.source.get("boxes")
     regions = f"{selection['method']}, {kept}" if boxes is None else f"the boxes given in {boxes}"
+    regions = "every cell of a grid" if is_grid else regions
+    distribution = "none" if is_grid else options["distribution"]
     details = (
         ("source", plan.source["location"]),
         ("detector", network),
@@ -293,7 +300,7 @@ def _facts(
         *([("backbone", detector["backbone"]["name"])] if detector.get("backbone") else []),
         ("conventions", manifest.config["conventions"]),
         ("regions", regions),
-        ("features", f"{manifest.feature_dim} x {manifest.feature_dtype}, distribution {options['distribution']}"),
+        ("features", f"{manifest.feature_dim} x {manifest.feature_dtype}, distribution {distribution}"),
         (
             "device",
             f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads, mode {numerics['mode']}",

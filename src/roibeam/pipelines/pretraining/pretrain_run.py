@@ -22,7 +22,7 @@ from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.captions.captioned_store import CaptionedStore, JoinedSource, LeakGuard
 from roibeam.pipelines.data.record_photos import RecordPhotos
-from roibeam.pipelines.data.record_regions import ImageObjects
+from roibeam.pipelines.data.record_regions import ImageObjects, check_whole_grid
 from roibeam.pipelines.data.vocabulary import StoreClasses, known_classes
 from roibeam.pipelines.pretraining.end_to_end_encoder import DetectorChange, EndToEnd, LabelledStream, row_sizes
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask, TaskPhotos
@@ -147,11 +147,12 @@ def pretrain(
         objects=objects,
     )
     read = _with_data_notes(read, run.choice)
+    known = _known_classes(read, run, num_classes)
     config = run.train_config(len(corpus_of(read.joined)))
     tokenizer, unknown = run.tokenizer(read.texts_by_source())
     unknown += _unknown_in_validation(read, tokenizer)
     run.note_trained_images(read.trained_keys())
-    made = _model(run, read, tokenizer, config, num_classes=num_classes)
+    made = _model(run, read, tokenizer, config, known, num_classes=num_classes)
     read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *unknown, *made.notes])
     trained, evaluated = tasks_of(read, made, run.settings.data)
     of_detector, of_encoder = _changes(run, read, made, config)
@@ -230,17 +231,28 @@ def _unknown_in_validation(read: RunData, tokenizer: CaptionTokenizer) -> list[s
     return prefixed
 
 
-@waiting("building the model")
-def _model(
-    run: RunSetup, read: RunData, tokenizer: CaptionTokenizer, config: TrainConfig, *, num_classes: int | None
-) -> RunModel:
-    """The model to train, as the data require."""
-    first, known = corpus_of(read.joined).record(0), StoreClasses(None)
+def _known_classes(read: RunData, run: RunSetup, num_classes: int | None) -> StoreClasses:
+    """Classes of the stores' regions. ValueError, before the run writes anything, if settings need what stores lack."""
+    stores = [*read.joined, *([] if read.evaluated is None else [read.evaluated])]
+    for each in stores:
+        check_whole_grid(each.store, getattr(run.settings.sampling, "max_regions", 0), "sampling.max_regions")
+    known, first = StoreClasses(None), corpus_of(read.joined).record(0)
     if run.choice.system.class_objective is not None:
-        stores = read.joined if read.evaluated is None else [*read.joined, read.evaluated]
         known = StoreClasses.of(((each.store, corpus_of([each]).record(0)) for each in stores), num_classes)
     if read.end_to_end is not None:
         read.end_to_end.check_width(first)
+    run.choice.class_choice(known, width=first.features.shape[1], given=num_classes)
+    return known
+
+
+@waiting("building the model")
+def _model(
+    run: RunSetup, read: RunData, tokenizer: CaptionTokenizer, config: TrainConfig, known: StoreClasses, *,
+    num_classes: int | None,
+) -> RunModel:  # fmt: skip
+    """The model to train, as the data require."""
+    first = corpus_of(read.joined).record(0)
+    if read.end_to_end is not None:
         read.end_to_end.encoder.check_rates(config.parameter_groups)
     made = run_model(
         run.choice,

@@ -147,7 +147,7 @@ class DetectorTrainRequest(TrainingOptions, LabelledPhotosOptions):
         default="those of --weights, or vg-r101-c4",
     )] = None  # fmt: skip
     conventions: Annotated[str | None, option(
-        _CONVENTIONS, "NAME", DETECTOR, default="those of --weights, or hf", advanced=True,
+        _CONVENTIONS, "NAME", DETECTOR, default="those of --weights or --detector, else hf", advanced=True,
     )] = None  # fmt: skip
     weights: Annotated[str | None, option(
         f"{_WEIGHTS} Start from a file of these classes, or a detector's folder of any.", "FILE", DETECTOR,

@@ -55,6 +55,7 @@ from roibeam.pipelines.data.captions.captioned_store import digest_of_captions, 
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_task
 from roibeam.pipelines.data.feature_settings import boxes_words, dtype_words
+from roibeam.pipelines.data.record_regions import check_whole_grid
 from roibeam.pipelines.data.vocabulary import known_classes
 from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, describe_joint
 from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
@@ -182,6 +183,7 @@ def _samples(
     features: PhotoFeatures | None,
 ) -> EvaluationSamples:
     """Returns the samples, checked on the first record."""
+    check_whole_grid(store, config.max_regions, "--max-regions")
     first = store[first_id]
     samples = EvaluationSamples(
         found.model.config,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roibeam.features.folders.local_folder import output_folder
-from roibeam.features.record.fingerprint import ABSENT, GIVEN, IMPORTED_PREFIX, detector_part
+from roibeam.features.record.fingerprint import ABSENT, GIVEN, IMPORTED_PREFIX, detector_part, has_grid
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest, UnfinishedRun
 from roibeam.features.store import FeatureStore
 from roibeam.messages import byte_count, plural, printable
@@ -116,6 +116,8 @@ def _selection_row(manifest: StoreManifest) -> str | None:
     boxes = config_part(manifest.config, "source").get("boxes")
     if boxes:
         return f"none: boxes given in {boxes}"
+    if has_grid(manifest.fingerprint):
+        return "none: every cell of a grid is a region"
     # Stores of earlier versions do not name it.
     named, regions = manifest.config.get("selection"), manifest.fingerprint.details.get("regions")
     return named or (None if regions is None else json.dumps(regions))

@@ -27,7 +27,7 @@ from roibeam.pipelines.common.locations import parse_location
 from roibeam.pipelines.common.remote_files import is_url
 from roibeam.pipelines.data.batches.image_batch import PhotoInput, collate_inputs, prepare_input
 from roibeam.pipelines.data.record_photos import PhotoLocation, RecordPhotos
-from roibeam.pipelines.data.record_regions import regions_at_boxes, strongest_regions
+from roibeam.pipelines.data.record_regions import check_whole_grid, regions_at_boxes, strongest_regions
 from roibeam.pipelines.finetuning.rows import PartPieces, TaskGroup
 from roibeam.pipelines.finetuning.run.finetune_request import PhotoRequest
 from roibeam.pipelines.finetuning.run.task_data import BoxRecords, StorePair, bare_record, boxes_alone
@@ -85,6 +85,8 @@ class RegionChoice:
         if self._store is None:
             return
         assert not isinstance(self._store, BoxRecords | Mapping), "only stores have boxes to check"
+        if isinstance(self._store, FeatureStore):
+            check_whole_grid(self._store, self._options.max_regions, "layout.max_regions")
         light = boxes_alone(self._store)
         choice = RegionChoice(light, self._task, self._options)
         seen = set[tuple[str, int]]()

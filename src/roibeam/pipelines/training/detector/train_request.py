@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, CONVENTIONS_OF_SIZES, Conventions
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.extraction.weights.detector_choice import DetectorFolder, is_detector_folder, read_detector_folder
 from roibeam.extraction.weights.sources import check_weight_file
@@ -136,14 +136,21 @@ def _sizes(request: DetectorTrainRequest) -> DetectorConfig:
             f"--detector {request.detector!r} is a folder, here it names sizes: {', '.join(CONFIGS)}; to start from "
             f"the detector in that folder give --weights {request.detector}"
         )
-    return preset("detector", request.detector or _DEFAULT_SIZES, CONFIGS)
+    sizes = preset("detector", request.detector or _DEFAULT_SIZES, CONFIGS)
+    if sizes.grid:
+        raise ValueError(
+            f"--detector {request.detector!r} gives the cells of a grid, with no proposals to train; choose one "
+            f"of {', '.join(name for name, each in CONFIGS.items() if not each.grid)}"
+        )
+    return sizes
 
 
 def _conventions(request: DetectorTrainRequest) -> Conventions:
     folder = _own_folder(request)
     if folder is not None and request.conventions is None:
         return folder.conventions
-    return preset("conventions", request.conventions or _DEFAULT_CONVENTIONS, CONVENTIONS)
+    own = CONVENTIONS_OF_SIZES.get(str(request.detector), _DEFAULT_CONVENTIONS)
+    return preset("conventions", request.conventions or own, CONVENTIONS)
 
 
 def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorSettings:
@@ -168,6 +175,11 @@ def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorS
             )
         train = replace(train, decay_steps=falls)
     from_file = request.weights is not None or request.resnet is not None
+    if not from_file and not sections["conventions"].norm_eps:
+        raise ValueError(
+            "norm_eps is 0 in these conventions, and from scratch norms are trained, which takes more: give --weights "
+            "or --resnet, or --set conventions.norm_eps=1e-5"
+        )
     frozen = request.frozen_stages if request.frozen_stages is not None else (1, 2) if from_file else ()
     if request.val_labels is not None:
         every = train.evaluate_every or max(1, train.steps // 10)

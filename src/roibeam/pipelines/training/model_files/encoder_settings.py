@@ -131,6 +131,11 @@ def choose_encoder(detector: str, weights: str | None, conventions: str | None) 
     detector's folder as the detector.
     """
     chosen = choose_detector(detector, weights=weights)
+    if chosen.config.grid:
+        raise ValueError(
+            f"--detector {detector}: an encoder pools each box by itself, which gives other features than those of a "
+            f"grid's cells; train on the store of `roibeam extract`, or choose other sizes"
+        )
     has_own = chosen.is_folder or detector in CONVENTIONS_OF_SIZES
     own = chosen.conventions if has_own else CONVENTIONS["vlbert-e2e"]
     named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
