@@ -205,6 +205,9 @@ PRESETS = MappingProxyType(
                 "milvlg", "MILVLG/bottom-up-attention.pytorch, caffe mode", "vg-r101-c4-600", "milvlg", "milvlg-10-100"
             ),
             ExtractorPreset(
+                "milvlg-36", "the same, its k36 weights, 36 regions", "vg-r101-c4-600", "milvlg", "milvlg-36"
+            ),
+            ExtractorPreset(
                 "milvlg-r152", "the same, its R152, 100 regions", "vg-r152-c4-600", "milvlg-r152", "milvlg-100"
             ),
             # As Microsoft's released features were made; the demo's boxes are regressed, the features are not.

@@ -28,8 +28,8 @@ from roibeam.pipelines.common.console.request_options import (
 from roibeam.pipelines.data.compatibility import MIN_MATCH, HeldOutOptions
 
 PRESET_NAMES = (
-    "butd-10-100, butd-36, milvlg, milvlg-r152, vinvl, vinvl-demo, lxmert, d2, vl-bert, vilbert, visualbert, imagebert "
-    "or interbert"
+    "butd-10-100, butd-36, milvlg, milvlg-36, milvlg-r152, vinvl, vinvl-demo, lxmert, d2, vl-bert, vilbert, "
+    "visualbert, imagebert or interbert"
 )
 # Values of `--precision`, and the modes of `roibeam.extraction.fast.modes` that compute so.
 _MODES = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
