@@ -219,7 +219,7 @@ def predictor_rows(conventions: Conventions) -> dict[str, object]:
     for parameter in predictor.parameters():
         parameter.zero_()
     predictor.cls_score.bias.copy_(torch.tensor([5.0, 1.0, 2.0]))
-    predictor.attr_score.bias.copy_(torch.tensor([7.0, 3.0, 4.0]))
+    predictor.attr_score.bias.copy_(torch.tensor([7.0, 3.0, 4.0])[: len(predictor.attr_score.bias)])
     predictor.bbox_pred.bias.copy_(torch.arange(float(len(predictor.bbox_pred.bias))))
     predictor.cls_embedding.weight[:, 0] = torch.tensor([0.0, 100.0, 200.0])
     predictor.fc_attr.weight[0, TINY.feature_dim] = 1
@@ -403,10 +403,15 @@ CASES: dict[str, tuple[Callable[[Conventions], object], dict[Any, object]]] = {
     ),
     "nms_comparison": (overlapping_half, {">": [0, 1], ">=": [0]}),
     # Half a cell rounds up to cell 1 (to even: 0) and 13.5 to 14; samples lie half a bin of 13/14 cells inside.
-    # Samples of the first bin lie at column 1.429, or at 0.964 and 1.893, between squares.
+    # Samples of the first bin lie at column 1.429, or at 0.964 and 1.893, between squares; or at 0.464 and 1.393.
     "region_pool": (
         pooled_squares,
-        {"roi-pool": [4.0, 196.0], "roi-align-1": [2.286, 158.286], "roi-align-0": [2.321, 158.321]},
+        {
+            "roi-pool": [4.0, 196.0],
+            "roi-align-1": [2.286, 158.286],
+            "roi-align-0": [2.321, 158.321],
+            "roi-align-2-aligned": [1.321, 146.179],
+        },
     ),
     "region_feature": (feature, {"mean": 6.5}),
     "background": (
@@ -418,7 +423,7 @@ CASES: dict[str, tuple[Callable[[Conventions], object], dict[Any, object]]] = {
     ),
     "no_attribute": (
         lambda conventions: predictor_rows(conventions)["attributes"],
-        {"last": [7.0, 3.0, 4.0], "first": [3.0, 4.0, 7.0]},
+        {"last": [7.0, 3.0, 4.0], "first": [3.0, 4.0, 7.0], "none": [7.0, 3.0, -10_000.0]},
     ),
     "attribute_class": (embedded_class, {"argmax-with-background": [30.0, 30.0, 30.0], "kept": [20.0, 20.0, 20.0]}),
     # exp(0) of 1 + 1, and of 1 + 1 + 2.

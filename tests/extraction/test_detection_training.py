@@ -55,7 +55,8 @@ def test_boxes_go_with_the_pixels(name):
     last = 1 if conventions.box_clip == "last-pixel" else 0
     assert photo.objects.boxes.tolist() == [[0, 0, 40, 20], [50, 10, 80 - last, 60 - last]]
     assert photo.objects.class_ids.tolist() == [3, 4] and photo.objects.ignored.tolist() == [False, True]
-    assert photo.objects.attribute_ids.tolist() == [[1, -1], [0, 12]]
+    none = -1 if conventions.no_attribute == "none" else 12  # unknown to a network that has no row for it
+    assert photo.objects.attribute_ids.tolist() == [[1, -1], [0, none]]
     mirrored = prepare_training_photo(IMAGE, objects, CONFIG, conventions, flip=True)
     assert torch.equal(mirrored.pixels, photo.pixels.flip(-1))
     assert mirrored.objects.boxes[0].tolist() == [40 - last, 0, 80 - last, 20]

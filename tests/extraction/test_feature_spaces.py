@@ -51,6 +51,18 @@ _SPACES = {
     ("selection", "imagebert"): "67e550c81fcee32e",
     ("selection", "interbert"): "1a910c0d6e1a0ca8",
     ("selection", "maskrcnn-benchmark-100"): "f7a9ecb3faba7b3b",
+    # Of later that day.
+    ("preset", "milvlg-36"): "be405c5029b44d6f",
+    ("preset", "milvlg-d2-r50"): "cc2ad92fa2f774b0",
+    ("preset", "milvlg-d2-r101"): "42f4a56c15c5cfba",
+    ("preset", "milvlg-d2-x152"): "360af30244f50f79",
+    ("detector", "milvlg-d2-r50"): "29c9d46d349eb19e",
+    ("detector", "milvlg-d2-r101"): "45e264213b1468fc",
+    ("detector", "milvlg-d2-x152"): "136f1ce3692947ee",
+    ("conventions", "milvlg-d2"): "190d37586d9c3376",
+    ("conventions", "milvlg-d2-x152"): "fce8e9d861562ad5",
+    ("selection", "milvlg-d2"): "17b71772458bb85c",
+    ("selection", "milvlg-d2-100"): "db3bbdfabccdb2b1",
 }
 
 

@@ -12,7 +12,14 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import CELL_ANCHORS
-from roibeam.extraction.weights.families import CAFFE_LAYOUT, HF_LAYOUT, HeadLayout, relayout, relayout_words
+from roibeam.extraction.weights.families import (
+    CAFFE_LAYOUT,
+    D2_LAYOUT,
+    HF_LAYOUT,
+    HeadLayout,
+    relayout,
+    relayout_words,
+)
 from roibeam.extraction.weights.loading import load_weights
 
 RPN, HEAD = "proposal_generator.rpn_head.", "roi_heads.box_predictor."
@@ -45,6 +52,18 @@ def test_the_layouts_are_those_of_the_presets() -> None:
 def test_rows_of_classes(name: str, caffe: object, hf: object) -> None:
     assert one(HEAD + name, caffe, CAFFE_LAYOUT, HF_LAYOUT).tolist() == hf
     torch.testing.assert_close(one(HEAD + name, hf, HF_LAYOUT, CAFFE_LAYOUT), torch.tensor(caffe, dtype=torch.float32))
+
+
+def test_a_row_of_no_attribute_is_dropped_or_never_counts() -> None:
+    bias, weight = f"{HEAD}attr_score.bias", f"{HEAD}attr_score.weight"
+    assert one(bias, [7, 1, 2], CAFFE_LAYOUT, D2_LAYOUT).tolist() == [1, 2]
+    assert one(weight, [[1], [2], [7]], HF_LAYOUT, D2_LAYOUT).tolist() == [[1], [2]]
+    assert one(bias, [1, 2], D2_LAYOUT, CAFFE_LAYOUT).tolist() == [-10_000, 1, 2]
+    assert one(bias, [1, 2], D2_LAYOUT, HF_LAYOUT).tolist() == [1, 2, -10_000]
+    assert one(weight, [[1], [2]], D2_LAYOUT, CAFFE_LAYOUT).tolist() == [[0], [1], [2]]
+    assert one(bias, [1, 2], D2_LAYOUT, D2_LAYOUT).tolist() == [1, 2]
+    assert relayout_words(HF_LAYOUT, D2_LAYOUT) == ["no-attribute row dropped"]
+    assert relayout_words(D2_LAYOUT, HF_LAYOUT) == ["no-attribute row added"]
 
 
 def test_rows_of_anchors() -> None:

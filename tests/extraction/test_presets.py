@@ -47,7 +47,7 @@ def test_detectors_of_their_own_refuse_a_preset(tmp_path: Path) -> None:
             choose_detector(detector, preset="lxmert", weights="random:1")
     small = choose_detector("small", weights="random:1")
     assert small.preset is None and small.conventions == CONVENTIONS["hf"]
-    with pytest.raises(ValueError, match=r"preset 'frcnn' is unknown; choose one of butd-10-100, butd-36, milvlg"):
+    with pytest.raises(ValueError, match=r"preset 'frcnn' is unknown; there are butd-10-100, butd-36, milvlg,"):
         choose_detector(preset="frcnn", weights="random:1")
 
 

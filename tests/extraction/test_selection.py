@@ -15,7 +15,13 @@ import pytest
 import torch
 
 from roibeam.extraction.network.conventions import _CHOICES, SELECTIONS, SelectionPolicy
-from roibeam.extraction.regions import classwise_max, select_classwise_max, select_regions, select_single_nms
+from roibeam.extraction.regions import (
+    classwise_max,
+    select_classwise,
+    select_classwise_max,
+    select_regions,
+    select_single_nms,
+)
 
 LADDER = SELECTIONS["hf-36"]
 
@@ -244,6 +250,11 @@ def test_classwise_gives_a_region_for_each_class_and_halves_its_score_until_enou
     )
     assert kept.proposal_ids.tolist() == [0, 1, 0] and kept.class_ids.tolist() == [0, 1, 1]
     assert torch.equal(kept.boxes, moved[kept.proposal_ids, kept.class_ids])
+    # By score alone, the best ones exactly; from a low minimum a first look at high scores must not hide the others.
+    for most, wanted in ((2, [(0, 0), (1, 1)]), (4, [(0, 0), (1, 1), (0, 1), (1, 0)])):
+        best = replace(policy, order="score", min_score=0.0, min_regions=0, max_regions=most)
+        found = select_classwise(moved, scores, best)
+        assert list(zip(found.region_ids.tolist(), found.class_ids.tolist(), strict=True)) == wanted
     fewer = replace(policy, min_regions=0, max_regions=1)
     kept = select_regions(
         fewer, class_scores=scores, proposal_boxes=boxes, regressed_boxes=boxes, nms_boxes=boxes, class_boxes=moved
@@ -258,6 +269,8 @@ PUBLISHED = {
     "milvlg-10-100": (0.2, 10, 100, (0.3,)),
     "milvlg-36": (0.2, 36, 36, (0.3,)),
     "milvlg-100": (0.2, 100, 100, (0.3,)),
+    "milvlg-d2": (0.05, 0, 100, (0.5,)),
+    "milvlg-d2-100": (0.0, 0, 100, (0.3,)),
     "hf-36": (0.0, 10, 36, (0.5, 0.6, 0.7, 0.8, 0.9)),
     "hf-100": (0.0, 10, 100, (0.5, 0.6, 0.7, 0.8, 0.9)),
     "d2-36": (0.0, 36, 36, (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),

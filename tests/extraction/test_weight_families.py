@@ -200,6 +200,25 @@ def test_the_d2_mode_of_milvlg_is_told_by_its_shapes(tmp_path: Path, state: Stat
     assert all(torch.equal(found[name], value) for name, value in state.items())
 
 
+def test_the_newer_d2_mode_of_milvlg_loads_into_other_conventions(tmp_path: Path, state: State, caplog: Any) -> None:
+    """Whose pixels are not those that the file names beside its weights."""
+    own = {**state, f"{HEAD}attr_score.weight": state[f"{HEAD}attr_score.weight"][:-1]}
+    own[f"{HEAD}attr_score.bias"] = state[f"{HEAD}attr_score.bias"][:-1]
+    for ours, theirs in {"cls_embedding": "obj_embed", "fc_attr": "fc.0", "attr_score": "attr_score"}.items():
+        layer = f"roi_heads.attribute_predictor.{theirs}."
+        own = {name.replace(f"{HEAD}{ours}.", layer): value for name, value in own.items()}
+    pixels = {"pixel_mean": torch.tensor([103.53, 116.28, 123.675]).view(3, 1, 1), "pixel_std": torch.ones(3, 1, 1)}
+    torch.save({"model": {**own, **pixels}}, tmp_path / "a.pth")
+    with caplog.at_level(logging.INFO):
+        found = loaded(tmp_path / "a.pth", "caffe").state_dict()
+    assert "its pixel_mean is not that of the conventions, [102.98, 115.95, 122.77]" in caplog.text
+    assert "no-attribute row added" in caplog.text and "pixel_std is" not in caplog.text
+    assert found[f"{HEAD}attr_score.bias"][0] == -10_000
+    assert torch.equal(found[f"{HEAD}attr_score.weight"][1:], own["roi_heads.attribute_predictor.attr_score.weight"])
+    resnet = {name: value for name, value in state.items() if name.startswith(("backbone.", "roi_heads.res5."))}
+    assert part_state(str(tmp_path / "a.pth"), resnet).keys() == resnet.keys()
+
+
 @pytest.mark.parametrize("part", ["bbox_pred", "objectness_logits", "both"])
 def test_names_and_shapes_that_contradict_each_other_are_refused(tmp_path: Path, state: State, part: str) -> None:
     caffe, mixed = as_milvlg(state), dict(state)

@@ -267,7 +267,7 @@ def test_specs_that_mean_nothing(tmp_path, detector, spec, words):
 
 
 def test_build_detector_names_what_there_is():
-    with pytest.raises(ValueError, match=r"detector 'big' is unknown: no such folder; choose one of toy, vg-.*small"):
+    with pytest.raises(ValueError, match=r"detector 'big' is unknown: no such folder; there are toy, vg-.*small"):
         build_detector("big", weights="random:1")
     with pytest.raises(ValueError, match=r"selection 'top' is unknown; there are butd-10-100"):
         build_detector("small", weights="random:1", selection="top")

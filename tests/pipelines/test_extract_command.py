@@ -288,7 +288,7 @@ def one_line(result: Any) -> str:
         ("{samples} {samples} --weights random:1", "which is only read; name a folder beside it"),
         ("{samples} {three} --weights random:1", "is a file"),
         ("{samples} {out} extra --weights random:1", "SOURCE (the last argument is the store) '{out}'"),
-        ("--detector vgg", "'vgg' is unknown: no such folder; choose one of toy, vg-r101-c4, vg-r101-c4-600, small"),
+        ("--detector vgg", "'vgg' is unknown: no such folder; there are toy, vg-r101-c4, vg-r101-c4-600, small"),
         ("--conventions vgg", "choose one of hf, d2, caffe"),
         ("--set conventions.resize=x", "convention resize is 'x'"),
         ("--image-feature all", "choose none, region or <network>"),

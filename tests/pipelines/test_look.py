@@ -69,7 +69,7 @@ def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, fol
         ((".", "-o", "a.png"), "PHOTO '.' is a folder; name a file"),
         (("broken.jpg", "-o", "a.png"), "broken.jpg: not an image (decode)"),
         (("PHOTO", "-o", "a.png", "--detector", "vg-r101-c4"), "weights are missing"),
-        (("PHOTO", "-o", "a.png", "--detector", "nobody"), "no such folder; choose one of toy, "),
+        (("PHOTO", "-o", "a.png", "--detector", "nobody"), "no such folder; there are toy, "),
     ],
 )
 def test_what_cannot_be_is_one_line_and_writes_nothing(

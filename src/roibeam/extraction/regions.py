@@ -110,16 +110,21 @@ _HALVINGS = 10
 
 
 def select_classwise(boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy) -> ScoredClasses:
-    """Pairs of proposal and class, see `SelectionPolicy.method`; more than `max_regions` where scores are equal.
+    """Pairs of proposal and class, see `SelectionPolicy.method`; more than `max_regions` where scores are equal, but in
+    the order "score".
 
     Args:
         boxes: (R, 4) or (R, C, 4) float32, see `classwise_survivors`.
     """
-    for halvings in range(_HALVINGS + 1):
-        found = classwise_survivors(boxes, class_scores, policy, class_scores > policy.min_score / 2**halvings)
-        if len(found.scores) >= policy.min_regions:
+    # Only higher scores suppress, so where the best ones alone are kept, a first look at few scores may be enough.
+    looks = [floor for floor in (0.05, 0.01) if floor > policy.min_score and policy.order == "score"]
+    for least in [*looks, *(policy.min_score / 2**halvings for halvings in range(_HALVINGS + 1))]:
+        found = classwise_survivors(boxes, class_scores, policy, class_scores > least)
+        if len(found.scores) >= (policy.max_regions if least in looks else policy.min_regions):
             break
     by_score = torch.argsort(found.scores, descending=True, stable=True)
+    if policy.order == "score":
+        return ScoredClasses(*(each[by_score[: policy.max_regions]] for each in found))
     order = by_score[torch.argsort(found.class_ids[by_score], stable=True)]
     if len(order) > policy.max_regions:
         order = order[found.scores[order] >= found.scores[by_score[policy.max_regions - 1]]]

@@ -181,6 +181,14 @@ class DetectorConfig:
 # Fields that do not affect given boxes.
 PROPOSAL_SIZES = ("proposals_before_nms", "proposals_after_nms", "proposal_nms_iou")
 
+_MILVLG_D2 = DetectorConfig(
+    depth=50,
+    anchor_sizes=(32, 64, 128, 256, 512),
+    rpn_hidden_channels=1024,
+    proposals_after_nms=1000,
+    short_edge=600,
+    long_edge=1000,
+)
 _GRID_X101 = DetectorConfig(
     num_classes=0, num_attributes=0, short_edge=600, long_edge=1000, grid="all", groups=32, width_per_group=8
 )
@@ -235,6 +243,10 @@ CONFIGS = MappingProxyType(
             groups=32,
             width_per_group=8,
         ),
+        # MILVLG's of detectron2.
+        "milvlg-d2-r50": _MILVLG_D2,
+        "milvlg-d2-r101": dataclasses.replace(_MILVLG_D2, depth=101),
+        "milvlg-d2-x152": dataclasses.replace(_MILVLG_D2, depth=152, groups=32, width_per_group=8, pooled_cells=7),
         # Those of grid features: a detector's network without its heads.
         "grid-r50": DetectorConfig(
             depth=50, num_classes=0, num_attributes=0, short_edge=600, long_edge=1000, grid="all"

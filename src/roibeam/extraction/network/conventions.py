@@ -79,10 +79,11 @@ class Conventions:
         nms_sides: sides of boxes in that IoU: those of "box_sides", or "x2-x1" for any.
         region_pool: "roi-pool": max over bins, edges rounded half away from zero, bin edges in float32; "roi-align-1":
             one bilinear sample in each bin, no half-pixel shift, sides of at least one cell; "roi-align-0": as many
-            samples in each bin as it has cells, rounded up, and their mean.
+            samples in each bin as it has cells, rounded up, and their mean; "roi-align-2-aligned": the mean of two by
+            two, boxes moved by half a cell, sides as they are (detectron2's ROIAlignV2).
         region_feature: "mean": of the last ReLU of res5 over the pooled cells.
         background: "first" or "last" row of the network's class logits and class embeddings.
-        no_attribute: "first" or "last" row of the network's attribute logits.
+        no_attribute: "first" or "last" row of the network's attribute logits, or "none": they are of attributes alone.
         attribute_class: class whose embedding the attribute head sees: "argmax-with-background", beside the feature
             of the proposal; "kept": that of the kept region, beside the feature of its kept box.
         attribute_softmax: "foreground": over the attributes without "no attribute"; "all": with it (the best attribute
@@ -186,10 +187,10 @@ IMPLEMENTED: MappingProxyType[str, tuple[object, ...]] = MappingProxyType(
         "objectness": ("logit", "pair-softmax", "sigmoid"),
         "proposal_filter": ("topk-clip-nonempty", "topk-clip", "clip-side-topk", "clip-nonempty-side-topk"),
         "nms_comparison": (">", ">="),
-        "region_pool": ("roi-pool", "roi-align-1", "roi-align-0"),
+        "region_pool": ("roi-pool", "roi-align-1", "roi-align-0", "roi-align-2-aligned"),
         "region_feature": ("mean",),
         "background": ("last", "first"),
-        "no_attribute": ("last", "first"),
+        "no_attribute": ("last", "first", "none"),
         "attribute_class": ("argmax-with-background", "kept"),
         "attribute_softmax": ("foreground", "all"),
     }
@@ -235,6 +236,20 @@ _CAFFE = Conventions(
     attribute_softmax="all",
 )
 _MILVLG = replace(_CAFFE, delta_cap=DELTA_CAP, proposal_filter="clip-nonempty-side-topk", nms_comparison=">=")
+# MILVLG's "d2" mode: bua/d2 and configs/d2 over detectron2's defaults; the photo as utils/extract_d2features.py has it.
+_MILVLG_D2 = replace(
+    _HF,
+    pixel_mean=(103.53, 116.28, 123.675),
+    resize="cv2-linear",
+    resized_edge_rounding="half-to-even",
+    long_edge_rule="rounded",
+    box_scale="one-factor",
+    stem_pool="pad-1-floor",
+    res5_stride=2,
+    res5_dilation=1,
+    region_pool="roi-align-2-aligned",
+    no_attribute="none",
+)
 # facebookresearch/grid-feats-vqa on detectron2, configs/R-50-grid.yaml; res5 as its extraction sets it.
 _GRID = replace(
     _HF,
@@ -289,6 +304,8 @@ CONVENTIONS = MappingProxyType(
             region_pool="roi-align-0",
             attribute_class="kept",
         ),
+        "milvlg-d2": _MILVLG_D2,
+        "milvlg-d2-x152": replace(_MILVLG_D2, stride_conv="3x3"),
         "grid-r50": _GRID,
         "grid-x101": replace(_GRID, stride_conv="3x3", pixel_std=(57.375, 57.12, 58.395)),
         "grid-x152": replace(_GRID, stride_conv="3x3"),
@@ -328,6 +345,8 @@ CONVENTIONS_OF_SIZES = MappingProxyType(
         "r2c-r50": "r2c",
         "vg-r152-c4-600": "milvlg-r152",
         "vinvl-x152-c4": "vinvl",
+        **dict.fromkeys(("milvlg-d2-r50", "milvlg-d2-r101"), "milvlg-d2"),
+        "milvlg-d2-x152": "milvlg-d2-x152",
         **{name: name for name in ("grid-r50", "grid-x101", "grid-x152")},
     }
 )
@@ -351,7 +370,7 @@ PUBLISHED_EDGES = MappingProxyType(
         "d2": ((800, 1333), (600, 1000)),  # its notebooks, its COCO script
         "caffe": ((600, 1000),),
         "milvlg": ((600, 1000),),
-        "milvlg-r152": ((600, 1000),),
+        **{name: ((600, 1000),) for name in ("milvlg-r152", "milvlg-d2", "milvlg-d2-x152")},
         "vinvl": ((600, 1000),),
         **{name: ((600, 1000),) for name in ("grid-r50", "grid-x101", "grid-x152")},
         "vlbert-e2e": ((600, 1000),),
@@ -369,8 +388,8 @@ class SelectionPolicy:
     Attributes:
         method: "classwise-max": regions judged by their best class after an NMS inside each class; "single-nms": one
             NMS over the best class of each; "classwise": an NMS inside each class, after which a proposal may give a
-            region for several classes. The last keeps scores above `min_score` alone, halves it up to ten times while
-            fewer than `min_regions` are left, and orders by class, then score.
+            region for several classes. The last keeps scores above `min_score` alone, and halves it up to ten times
+            while fewer than `min_regions` are left.
         kept_box: "proposal" (the box the feature was pooled from) or "regressed" (the proposal moved by its best class,
             so that box and feature differ: the ports do this).
         nms_thresholds: IoU above which the lower-scored box is suppressed; "single-nms" tries them in turn.
@@ -384,7 +403,7 @@ class SelectionPolicy:
         min_regions: number kept even if their score is lower. A photo with fewer proposals gives all of them.
         max_regions: number of the best ones kept if there are more.
         order: "score", best first, or "published": by proposal, unless `min_regions` or `max_regions` had to decide
-            (the tool's own order). "single-nms" is by score.
+            (the tool's own order), of "classwise" by class, then score. "single-nms" is by score.
         nms_boxes: boxes that the NMS compares: "usual", the proposals for "classwise-max" and the regressed ones for
             "single-nms"; "proposal"; or "class", for each class the box regressed for it.
         region_class: class and score of a region: its "best", or the best "surviving" the NMS inside each class, by
@@ -421,10 +440,8 @@ class SelectionPolicy:
             raise ValueError("selection single-nms knows no +1: set legacy_plus_one_areas=False")
         if self.method == "single-nms" and self.region_class == "surviving":
             raise ValueError("selection single-nms knows one class of a region: set region_class='best'")
-        if self.method == "classwise" and (self.region_class, self.order) != ("surviving", "published"):
-            raise ValueError(
-                "selection classwise keeps classes in their order: set region_class='surviving', order='published'"
-            )
+        if self.method == "classwise" and self.region_class != "surviving":
+            raise ValueError("selection classwise keeps what survives: set region_class='surviving'")
         if self.method == "single-nms" and self.order != "score":
             raise ValueError("selection single-nms keeps the best first: set order='score'")
         if self.method != "single-nms" and self.when_too_few != "no-nms":
@@ -466,6 +483,11 @@ _HF_SELECTION = SelectionPolicy(
 _D2 = replace(_HF_SELECTION, nms_thresholds=(0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), when_too_few="last-threshold")
 # microsoft/scene_graph_benchmark roi_heads/box_head/inference.py, NMS_FILTER 1, TEST.IGNORE_BOX_REGRESSION True.
 _VINVL = replace(_BUTD, legacy_plus_one_areas=False, order="score", region_class="surviving")
+_VINVL_0 = replace(
+    _VINVL, method="classwise", kept_box="regressed", nms_boxes="class", nms_thresholds=(0.5,), order="published"
+)
+# detectron2 modeling/roi_heads/fast_rcnn.py::fast_rcnn_inference with its default limits.
+_MILVLG_D2_SELECTION = replace(_VINVL_0, min_score=0.05, min_regions=0, order="score")
 
 DETECTIONS = "detections"
 SELECTIONS = MappingProxyType(
@@ -475,6 +497,8 @@ SELECTIONS = MappingProxyType(
         "milvlg-10-100": replace(_BUTD, nms_comparison=">="),
         "milvlg-100": replace(_BUTD, nms_comparison=">=", min_regions=100, max_regions=100),
         "milvlg-36": replace(_BUTD, nms_comparison=">=", min_regions=36, max_regions=36),
+        "milvlg-d2": _MILVLG_D2_SELECTION,
+        "milvlg-d2-100": replace(_MILVLG_D2_SELECTION, min_score=0.0, nms_thresholds=(0.3,)),  # --min-max-boxes 100,100
         "hf-36": _HF_SELECTION,
         "hf-100": replace(_HF_SELECTION, max_regions=100),
         "d2-36": replace(_D2, min_regions=36, max_regions=36),
@@ -501,14 +525,7 @@ SELECTIONS = MappingProxyType(
         # TEST.IGNORE_BOX_REGRESSION False, as its demo and MMF.
         "vinvl-demo": replace(_VINVL, kept_box="regressed", nms_boxes="class"),
         # NMS_FILTER 0, its default, and 2, whose regressed boxes are all of the first proposal there.
-        "vinvl-rule-0": replace(
-            _VINVL,
-            method="classwise",
-            kept_box="regressed",
-            nms_boxes="class",
-            nms_thresholds=(0.5,),
-            order="published",
-        ),
+        "vinvl-rule-0": _VINVL_0,
         "vinvl-rule-2": replace(
             _VINVL, method="single-nms", nms_boxes="proposal", nms_thresholds=(0.5,), region_class="best"
         ),

@@ -19,6 +19,7 @@ from torchvision.ops import roi_align, roi_pool
 from roibeam.extraction.network.config import CPU_REGION_CHUNK, FEATURE_STRIDE, POOLED_CELLS, DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.resnet import build_res5
+from roibeam.extraction.network.state import NO_SHARE
 
 
 class RegionMax:
@@ -282,7 +283,7 @@ class BoxPredictor(nn.Module):
         width, embedding = config.feature_dim, config.feature_dim // 8
         self.has_classes, self.has_attributes = config.num_classes > 0, config.num_attributes > 0
         self.background_first = conventions.background == "first"
-        self.no_attribute_first = conventions.no_attribute == "first"
+        self.no_attribute = conventions.no_attribute
         self.attribute_class = conventions.attribute_class
         self.background_deltas = conventions.region_deltas == "with-background"
         if self.has_classes:
@@ -291,7 +292,7 @@ class BoxPredictor(nn.Module):
         if self.has_attributes:
             self.cls_embedding = nn.Embedding(config.num_classes + 1, embedding)
             self.fc_attr = nn.Linear(width + embedding, width // 4)
-            self.attr_score = nn.Linear(width // 4, config.num_attributes + 1)
+            self.attr_score = nn.Linear(width // 4, config.num_attributes + (conventions.no_attribute != "none"))
 
     def forward(self, features: Tensor) -> RegionOutputs:
         if not self.has_classes:
@@ -317,7 +318,8 @@ class BoxPredictor(nn.Module):
         return class_ids + int(self.background_first)
 
     def attribute_logits(self, features: Tensor, class_rows: Tensor) -> Tensor:
-        """(R, A + 1), "no attribute" last, beside the embedding of given classes; (R, 0) without an attribute head.
+        """(R, A + 1), "no attribute" last (`NO_SHARE` where the network has none), beside the embedding of given
+        classes; (R, 0) without an attribute head.
 
         Args:
             class_rows: (R,) int64, rows of the embedding: background is where the conventions put it.
@@ -326,7 +328,9 @@ class BoxPredictor(nn.Module):
             return features.new_zeros(len(features), 0)
         hidden = functional.relu(self.fc_attr(torch.cat([features, self.cls_embedding(class_rows)], dim=1)))
         logits = self.attr_score(hidden)
-        return logits.roll(-1, dims=1) if self.no_attribute_first else logits
+        if self.no_attribute == "none":
+            return functional.pad(logits, (0, 1), value=NO_SHARE)
+        return logits.roll(-1, dims=1) if self.no_attribute == "first" else logits
 
 
 class RoIHeads(nn.Module):
@@ -425,5 +429,5 @@ def pool_regions(
     boxes = boxes or [feature_map.new_zeros(0, 4)]  # and one list of boxes, also for no image
     if conventions.region_pool == "roi-pool":
         return roi_pool(feature_map, boxes, cells, 1.0 / FEATURE_STRIDE)
-    ratio = 0 if conventions.region_pool == "roi-align-0" else 1
-    return roi_align(feature_map, boxes, cells, 1.0 / FEATURE_STRIDE, sampling_ratio=ratio, aligned=False)
+    samples, aligned = {"roi-align-0": (0, False), "roi-align-1": (1, False)}.get(conventions.region_pool, (2, True))
+    return roi_align(feature_map, boxes, cells, 1.0 / FEATURE_STRIDE, sampling_ratio=samples, aligned=aligned)

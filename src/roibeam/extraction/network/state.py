@@ -20,6 +20,7 @@ from torch import Tensor
 from roibeam.messages import printable
 
 CELL_ANCHORS = "proposal_generator.anchor_generator.cell_anchors.0"
+NO_SHARE = -1e4  # a logit whose softmax is 0 beside usual ones, and finite, as every number of a sound network
 _LISTED = 5
 _CHOOSE_CONFIG = "choose the config it was trained with (--detector, --set detector.field=value)"
 

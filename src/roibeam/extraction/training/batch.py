@@ -104,6 +104,8 @@ def prepare_training_photo(
         flip: whether photo and boxes are mirrored left to right.
     """
     class_ids, attribute_ids, ignored = _checked_labels(objects, config)
+    if conventions.no_attribute == "none":  # a network that does not know it does not learn it
+        attribute_ids = attribute_ids.masked_fill(attribute_ids == config.num_attributes, IGNORE)
     prepared = prepare_photo(image, objects.boxes, config, conventions, flip=flip)
     boxes = prepared.boxes
     _, factor = input_size(prepared.image_hw, config.short_edge, config.long_edge, conventions)

@@ -206,7 +206,20 @@ PRESETS = MappingProxyType(
                 "milvlg", "MILVLG/bottom-up-attention.pytorch, caffe mode", "vg-r101-c4-600", "milvlg", "milvlg-10-100"
             ),
             ExtractorPreset(
+                "milvlg-36", "the same, its k36 weights, 36 regions", "vg-r101-c4-600", "milvlg", "milvlg-36"
+            ),
+            ExtractorPreset(
                 "milvlg-r152", "the same, its R152, 100 regions", "vg-r152-c4-600", "milvlg-r152", "milvlg-100"
+            ),
+            *(
+                ExtractorPreset(
+                    f"milvlg-d2-{net}",
+                    f"the same, d2 mode, {net.upper()}",
+                    f"milvlg-d2-{net}",
+                    conventions,
+                    "milvlg-d2",
+                )
+                for net, conventions in (("r50", "milvlg-d2"), ("r101", "milvlg-d2"), ("x152", "milvlg-d2-x152"))
             ),
             # As Microsoft's released features were made; the demo's boxes are regressed, the features are not.
             ExtractorPreset("vinvl", "VinVL (arXiv:2101.00529), released features", "vinvl-x152-c4", "vinvl", "vinvl"),

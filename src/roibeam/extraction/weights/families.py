@@ -2,7 +2,8 @@
 
     hf                 `pytorch_model.bin`, flat dict with `num_batches_tracked`, our names; HF_LAYOUT
     detectron2         `.pkl` of airsplay/py-bottom-up-attention, {"model": name -> array}, our names; HF_LAYOUT
-    milvlg, milvlg-d2  `.pth` of MILVLG/bottom-up-attention.pytorch, modes "caffe" (CAFFE_LAYOUT) and "d2" (HF_LAYOUT)
+    milvlg, milvlg-d2  `.pth` of MILVLG/bottom-up-attention.pytorch, modes "caffe" (CAFFE_LAYOUT) and "d2" (D2_LAYOUT)
+    milvlg-old-d2      the same, "d2" of its first year; HF_LAYOUT
     milvlg-r152        the same, a pre-activation network; CAFFE_LAYOUT
     grid               `.pth` of facebookresearch/grid-feats-vqa; its heads are of another kind, and left out
     vinvl              `vinvl_vg_x152c4.pth` of microsoft/scene_graph_benchmark; VINVL_LAYOUT
@@ -33,7 +34,7 @@ from torch import Tensor
 
 from roibeam.extraction.network.config import BLOCKS_PER_STAGE
 from roibeam.extraction.network.conventions import Conventions
-from roibeam.extraction.network.state import CELL_ANCHORS, renamed
+from roibeam.extraction.network.state import CELL_ANCHORS, NO_SHARE, renamed
 from roibeam.messages import printable
 
 RPN = "proposal_generator.rpn_head."
@@ -47,7 +48,7 @@ class HeadLayout:
 
     Attributes:
         background: "first" or "last" row of cls_score and cls_embedding.
-        no_attribute: "first" or "last" row of attr_score.
+        no_attribute: "first" or "last" row of attr_score, or "none".
         region_delta_weights: divisors of bbox_pred's dx dy dw dh.
         region_deltas: bbox_pred has rows for the "foreground" classes or "with-background", four for each class.
         objectness: one "logit" for each anchor, or "pair-softmax": background of all anchors, then foreground.
@@ -70,6 +71,7 @@ class HeadLayout:
 
 HF_LAYOUT = HeadLayout()
 CAFFE_LAYOUT = HeadLayout("first", "first", (1.0, 1.0, 1.0, 1.0), "with-background", "pair-softmax", "ratio-major")
+D2_LAYOUT = replace(HF_LAYOUT, no_attribute="none")
 VINVL_LAYOUT = replace(CAFFE_LAYOUT, region_delta_weights=HF_LAYOUT.region_delta_weights, objectness="logit")
 
 
@@ -81,7 +83,7 @@ def relayout(
     Exact, except that box deltas are multiplied by the ratio of the delta weights: one rounding of float32, so there
     and back may differ by one unit in the last place. A pair becomes foreground minus background, on which alone the
     softmax depends; a logit becomes the pair (0, logit). Box deltas of the background class, which nothing uses, are
-    dropped, or are zero if there were none.
+    dropped, or are zero if there were none. A row of "no attribute" is dropped, or always gives the logit `NO_SHARE`.
 
     Args:
         state: weights in Hugging Face names and in `source` layout; names without a rule pass through, so a part of
@@ -100,7 +102,8 @@ def relayout_words(source: HeadLayout, target: HeadLayout) -> list[str]:
     """Steps of `relayout` between two layouts, for people; empty if there are none."""
     words = {
         "background": "background row moved",
-        "no_attribute": "no-attribute row moved",
+        "no_attribute": "no-attribute row "
+        + ("dropped" if target.no_attribute == "none" else "added" if source.no_attribute == "none" else "moved"),
         "region_delta_weights": "box deltas scaled",
         "region_deltas": "background box deltas "
         + ("dropped" if target.region_deltas == "foreground" else "added as zeros"),
@@ -122,7 +125,12 @@ def _class_rows(value: Tensor, source: HeadLayout, target: HeadLayout, grid: tup
 
 
 def _attribute_rows(value: Tensor, source: HeadLayout, target: HeadLayout, grid: tuple[int, int]) -> Tensor:
-    return _move_row(value, source.no_attribute, target.no_attribute)
+    place = source.no_attribute
+    if place == "none" != target.no_attribute:
+        value, place = torch.cat([value, torch.full_like(value[:1], NO_SHARE if value.dim() == 1 else 0.0)]), "last"
+    if target.no_attribute == "none" != place:
+        return value[1:] if place == "first" else value[:-1]
+    return _move_row(value, place, target.no_attribute)
 
 
 def _region_deltas(value: Tensor, source: HeadLayout, target: HeadLayout, grid: tuple[int, int]) -> Tensor:
@@ -287,7 +295,8 @@ FAMILIES = {
         Family("hf", "Hugging Face frcnn-vg-finetuned", "ours", HF_LAYOUT),
         Family("detectron2", "Hugging Face or detectron2 names", "ours", HF_LAYOUT),
         Family("milvlg", "MILVLG bottom-up-attention.pytorch, caffe mode", "milvlg", CAFFE_LAYOUT),
-        Family("milvlg-d2", "MILVLG bottom-up-attention.pytorch, d2 mode", "milvlg", HF_LAYOUT),
+        Family("milvlg-d2", "MILVLG bottom-up-attention.pytorch, d2 mode", "milvlg-d2", D2_LAYOUT),
+        Family("milvlg-old-d2", "MILVLG bottom-up-attention.pytorch, old d2 mode", "milvlg", HF_LAYOUT),
         Family("vlbert", "VL-BERT resnet101-pt-vgbua", "vlbert", None),
         Family("vlbert-checkpoint", "VL-BERT end-to-end checkpoint", "vlbert-checkpoint", None),
         Family("caffe", "Caffe bottom-up-attention", "caffe", CAFFE_LAYOUT),
@@ -368,11 +377,13 @@ def name_tables() -> dict[str, dict[str, str]]:
     """Naming -> name in the file -> Hugging Face name: the one table of names, spelled out."""
     tables: dict[str, dict[str, str]] = {
         naming: {}
-        for naming in ("ours", "milvlg", "vlbert", "vlbert-checkpoint", "caffe", "grid", "milvlg-r152", "vinvl")
-    }
+        for naming in (
+            "ours", "milvlg", "milvlg-d2", "vlbert", "vlbert-checkpoint", "caffe", "grid", "milvlg-r152", "vinvl",
+        )
+    }  # fmt: skip
     for hf, torchvision, caffe in [*_resnet_names(), *_head_names()]:
         tables["ours"][hf] = hf
-        tables["milvlg"][_milvlg_name(hf)] = hf
+        tables["milvlg"][_milvlg_name(hf)] = tables["milvlg-d2"][_milvlg_d2_name(hf)] = hf
         tables["vinvl"][_vinvl_name(hf, torchvision)] = hf
         for layer in caffe:
             tables["caffe"][layer] = hf
@@ -385,8 +396,8 @@ def name_tables() -> dict[str, dict[str, str]]:
             tables["grid"][hf.replace("roi_heads.res5.", "backbone.res5.")] = hf
     tables["milvlg-r152"] = _milvlg_r152_names(tables["milvlg"])
     tables["vinvl"]["rpn.anchor_generator.cell_anchors.0"] = CELL_ANCHORS
-    tables["milvlg-r152"][CELL_ANCHORS] = CELL_ANCHORS
-    tables["ours"][CELL_ANCHORS] = tables["milvlg"][CELL_ANCHORS] = tables["caffe"][CELL_ANCHORS] = CELL_ANCHORS
+    for naming in ("ours", "milvlg", "milvlg-d2", "milvlg-r152", "caffe"):
+        tables[naming][CELL_ANCHORS] = CELL_ANCHORS
     return tables
 
 
@@ -438,6 +449,13 @@ def _milvlg_name(hf: str) -> str:
     for own, name in (("cls_embed", "cls_embedding"), ("attr_linear1", "fc_attr"), ("attr_linear2", "attr_score")):
         if hf.startswith(f"{PREDICTOR}{name}."):
             return hf.replace(name, own)
+    return hf
+
+
+def _milvlg_d2_name(hf: str) -> str:
+    for own, name in (("obj_embed", "cls_embedding"), ("fc.0", "fc_attr"), ("attr_score", "attr_score")):
+        if hf.startswith(f"{PREDICTOR}{name}."):
+            return hf.replace(f"{PREDICTOR}{name}", f"roi_heads.attribute_predictor.{own}")
     return hf
 
 
@@ -532,7 +550,7 @@ def _family(naming: str, found: Mapping[str, object], weights: Mapping[str, obje
         )
     is_caffe_like = next(iter(caffe_like.values()), naming == "milvlg")
     if naming == "milvlg":
-        return FAMILIES["milvlg" if is_caffe_like else "milvlg-d2"]
+        return FAMILIES["milvlg" if is_caffe_like else "milvlg-old-d2"]
     if is_caffe_like:
         raise ValueError(
             f"{source}: has Hugging Face's names, but its heads have the shapes of Caffe's ({', '.join(caffe_like)}), "

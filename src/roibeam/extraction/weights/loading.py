@@ -96,6 +96,7 @@ def anchors_for(form: Conventions, config: DetectorConfig, conventions: Conventi
 
 
 _log = logging.getLogger(__name__)
+PIXELS = ("pixel_mean", "pixel_std")  # beside the weights in detectron2's older files
 OUTSIDE_RESNET = ("proposal_generator.", PREDICTOR, "roi_heads.box_head.", "roi_heads.attribute_predictor.")
 
 
@@ -225,7 +226,8 @@ def _resnet_state(named: NamedWeights, expected: Mapping[str, Tensor]) -> dict[s
 def resnet_of(named: NamedWeights) -> tuple[dict[str, object], list[str]]:
     """The ResNet of a file, and its left-out parts, for people."""
     found, left = dict(named.tensors), []
-    for what, beginnings in (("of classes of photos (fc)", CLASSES_OF_IMAGES), ("outside the ResNet", OUTSIDE_RESNET)):
+    outside_resnet = (*OUTSIDE_RESNET, *PIXELS)
+    for what, beginnings in (("of classes of photos (fc)", CLASSES_OF_IMAGES), ("outside the ResNet", outside_resnet)):
         outside = [name for name in found if name.startswith(beginnings)]
         found = {name: value for name, value in found.items() if name not in set(outside)}
         left += [f"{len(outside)} weights {what} left out"] if outside else []
@@ -266,6 +268,12 @@ def understand(
     elif named.family.name == "milvlg":
         _log.warning("%s: has no cell_anchors, as MILVLG's files do; they are taken to be Caffe's", source)
     tensors = {name: value for name, value in named.tensors.items() if name != CELL_ANCHORS}
+    for name in PIXELS:
+        value, own = tensors.pop(name, None), torch.tensor(getattr(conventions, name))
+        if isinstance(value, Tensor) and (value.numel() != 3 or not torch.allclose(value.float().flatten(), own)):
+            _log.warning(
+                "%s: its %s is not that of the conventions, %s, which is used", source, name, show_numbers(own)
+            )
     return tensors, layout, form
 
 

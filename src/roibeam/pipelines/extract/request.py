@@ -28,8 +28,8 @@ from roibeam.pipelines.common.console.request_options import (
 from roibeam.pipelines.data.compatibility import MIN_MATCH, HeldOutOptions
 
 PRESET_NAMES = (
-    "butd-10-100, butd-36, milvlg, milvlg-r152, vinvl, vinvl-demo, lxmert, d2, vl-bert, vilbert, visualbert, imagebert "
-    "or interbert"
+    "butd-10-100, butd-36, milvlg, milvlg-36, milvlg-r152, milvlg-d2-r50, milvlg-d2-r101, milvlg-d2-x152, vinvl, "
+    "vinvl-demo, lxmert, d2, vl-bert, vilbert, visualbert, imagebert or interbert"
 )
 # Values of `--precision`, and the modes of `roibeam.extraction.fast.modes` that compute so.
 _MODES = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
@@ -200,7 +200,7 @@ class RunnerChoice:
     )] = "local"  # fmt: skip
     beam_args: tuple[str, ...] = ()
     workers: Annotated[int, option(
-        "Processes of the local runner that work at the same time.", "N", SPEED, min=1,
+        "Processes of the local runner at the same time.", "N", SPEED, min=1,
     )] = 1  # fmt: skip
     pool_token_file: Annotated[str | None, option(
         "File with the token of the worker pools. For --runner flink or spark.", "FILE", NETWORK, advanced=True,
