@@ -11,8 +11,8 @@ from small_fpn import fpn_yaml
 from small_networks import NARROW
 from with_detectron2 import detectron2_importable
 
+from roibeam.extraction.adapters.detectron2_adapter import Detectron2Detector, build_detectron2_detector
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.detectron2.adapter import Detectron2Detector, build_detectron2_detector
 from roibeam.extraction.weights.loading import build_detector
 
 REPOSITORY = Path(__file__).resolve().parents[2]

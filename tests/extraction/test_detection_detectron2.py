@@ -8,8 +8,8 @@ import pytest
 import torch
 from small_networks import NARROW as CONFIG
 
-from roibeam.extraction.detectron2.adapter import build_detectron2_detector
-from roibeam.extraction.detectron2.vg import vg_config
+from roibeam.extraction.adapters.detectron2_adapter import build_detectron2_detector
+from roibeam.extraction.adapters.detectron2_vg import vg_config
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
 from roibeam.extraction.training.batch_losses import DetectorTraining

@@ -19,9 +19,9 @@ from small_files import Hostile
 from with_detectron2 import rows_of, surely_detected
 
 import roibeam.extraction
-from roibeam.extraction.detectron2.adapter import Detectron2Detector, build_detectron2_detector
-from roibeam.extraction.detectron2.network import check_network, read_detectron2_config
-from roibeam.extraction.detectron2.vg import register_vg_detector, vg_config
+from roibeam.extraction.adapters.detectron2_adapter import Detectron2Detector, build_detectron2_detector
+from roibeam.extraction.adapters.detectron2_network import check_network, read_detectron2_config
+from roibeam.extraction.adapters.detectron2_vg import register_vg_detector, vg_config
 from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy

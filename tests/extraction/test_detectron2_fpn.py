@@ -12,7 +12,7 @@ import torch
 from small_fpn import WIDTH, fpn_yaml
 from with_detectron2 import rows_of, surely_detected
 
-from roibeam.extraction.detectron2.adapter import build_detectron2_detector
+from roibeam.extraction.adapters.detectron2_adapter import build_detectron2_detector
 from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 
 EVERYTHING = SelectionPolicy(min_score=0.0, min_regions=0, max_regions=10_000)

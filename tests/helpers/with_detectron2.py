@@ -14,7 +14,7 @@ import pytest
 import torch
 from detectron2_source import source_folder
 
-from roibeam.extraction.detectron2.adapter import Detectron2Detector
+from roibeam.extraction.adapters.detectron2_adapter import Detectron2Detector
 from roibeam.extraction.regions import Regions
 
 PATH_VARIABLE = "ROIBEAM_DETECTRON2_PATH"

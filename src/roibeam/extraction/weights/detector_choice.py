@@ -245,7 +245,7 @@ PRESETS = MappingProxyType(
 PRESET_SIZES = frozenset(preset.detector for preset in PRESETS.values())
 
 
-# Names of ../detectron2/vg.py, and the kept regions of each.
+# Names of ../adapters/detectron2_vg.py, and the kept regions of each.
 PUBLISHED_SELECTIONS: Mapping[str, str] = MappingProxyType(
     {"mask-rcnn-r101-fpn": "visualbert-nlvr2", "pythia-x152-fpn": "maskrcnn-benchmark-100"}
 )

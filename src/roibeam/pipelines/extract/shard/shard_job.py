@@ -121,7 +121,7 @@ def built_detector(spec: DetectorSpec, device: str) -> RegionDetector:
         return build_any_detector(own, spec.backbone, spec.selection, device=device, mode=spec.mode)
     assert not isinstance(spec.config, NamedModel)
     if isinstance(spec.config, Detectron2Config):
-        from roibeam.extraction.detectron2.adapter import build_detectron2_detector
+        from roibeam.extraction.adapters.detectron2_adapter import build_detectron2_detector
 
         return build_detectron2_detector(
             spec.config.file,

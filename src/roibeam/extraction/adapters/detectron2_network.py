@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roibeam.extraction.detectron2.vg import PUBLISHED, add_vg_keys, register_vg_detector, require_detectron2
+from roibeam.extraction.adapters.detectron2_vg import PUBLISHED, add_vg_keys, register_vg_detector, require_detectron2
 from roibeam.extraction.network.state import (
     CELL_ANCHORS,
     check_state,

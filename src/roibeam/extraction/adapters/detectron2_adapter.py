@@ -23,8 +23,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roibeam.extraction.detectron2.network import build_detectron2_network, check_network
-from roibeam.extraction.detectron2.vg import require_detectron2
+from roibeam.extraction.adapters.detectron2_network import build_detectron2_network, check_network
+from roibeam.extraction.adapters.detectron2_vg import require_detectron2
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
 from roibeam.extraction.network.config import written_settings
 from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
@@ -162,7 +162,7 @@ class Detectron2Detector:
     Args:
         model: detectron2's GeneralizedRCNN with Res5ROIHeads or a subclass, or with StandardROIHeads and
             FastRCNNConvFCHead, weights loaded. A box predictor with `num_attributes` and `attribute_logits(features,
-            class_logits)` is taken to have an attribute head, as that of `roibeam.extraction.detectron2.vg` has.
+            class_logits)` is taken to have an attribute head, as that of detectron2_vg.py has.
         cfg: the CfgNode that `model` was built from.
         selection: None means the preset "butd-10-100".
         layer: see `region_head`.
@@ -346,7 +346,7 @@ def build_detectron2_detector(
 
     Args:
         config: a name of `vg.PUBLISHED`, a YAML file (read as `read_detectron2_config` does) or a detectron2
-            CfgNode, such as that of `roibeam.extraction.detectron2.vg.vg_config`.
+            CfgNode, such as that of `roibeam.extraction.adapters.detectron2_vg.vg_config`.
         weights: a file as `fetch_weights` takes it, of detectron2, Detectron or maskrcnn-benchmark, or `random:<seed>`
             for load tests. Read by our reader, which executes nothing, never by detectron2's checkpointer.
         selection: a preset's name or one's own policy.
