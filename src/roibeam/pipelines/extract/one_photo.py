@@ -137,7 +137,7 @@ def detect_photo(photo: Path, given: DetectorOptions) -> DetectedPhoto:
 
 def _small_boxes(record: RegionRecord, detector: Any) -> str:
     """A line on boxes inside one cell of a backbone's map; "" without any."""
-    cell = None if getattr(detector, "backbone", None) is None else detector.backbone.cell
+    cell = getattr(getattr(detector, "backbone", None), "cell", None)
     if cell is None:
         return ""
     sides = record.boxes[:, 2:] - record.boxes[:, :2]
