@@ -10,7 +10,7 @@ decoded with its EXIF orientation; how a model resizes or pads it is the model's
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Unpack, cast
@@ -39,7 +39,7 @@ from roibeam.extraction.weights.loading import build_detector as build_network
 from roibeam.extraction.weights.named_model import MODES, NamedModel, OtherModels, is_named_model, read_queries
 
 POOLED_CELLS = 7  # of RoIAlign on a backbone's map, a side
-CROPS_AT_ONCE = 8  # one shape for every pass: a vector does not depend, bit for bit, on how many boxes there are
+CROPS_AT_ONCE = 4  # of a CPU; one shape for every pass: no vector depends, bit for bit, on how many boxes there are
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Detections:
         boxes: (R, 4) float32, photo pixels.
         scores: (R,) float32, 0..1.
         class_ids: (R,) int64, rows of the model's names.
-        vectors: (R, D) float32, the model's own; None if it has none.
+        vectors: (R, D) float32, the model's own; a function of rows where others cost time; None if it has none.
         probabilities: (R, C + 1) float32, of the classes and, last, of none of them; None if it has no distribution.
     """
 
     boxes: Tensor
     scores: Tensor
     class_ids: Tensor
-    vectors: Tensor | None = None
+    vectors: Tensor | Callable[[Tensor], Tensor] | None = None
     probabilities: Tensor | None = None
 
 
@@ -148,8 +148,8 @@ class RegionBackbone:
         ValueError: for a pool that the network cannot do.
     """
 
-    def __init__(self, network: VisionNetwork, pool: str, name: str) -> None:
-        self.network, self.pool = network, pool or network.pools[0]
+    def __init__(self, network: VisionNetwork, pool: str, name: str, crops_at_once: int = CROPS_AT_ONCE) -> None:
+        self.network, self.pool, self._at_once = network, pool or network.pools[0], crops_at_once
         if self.pool not in network.pools:
             raise ValueError(f"--pool {pool}: {name} gives no map of the photo; take --pool {network.pools[0]}")
         self.feature_dim = network.feature_dim
@@ -170,11 +170,10 @@ class RegionBackbone:
             cells = found.cells_of(boxes.to(values.device))
             pooled = roi_align(values, [cells], POOLED_CELLS, sampling_ratio=-1, aligned=True)
             return pooled.mean(dim=(2, 3)).cpu()
-        crops = [cut_out(photo, box) for box in boxes.tolist()]
-        parts = []
-        for start in range(0, len(crops), CROPS_AT_ONCE):
-            group = crops[start : start + CROPS_AT_ONCE]
-            filled = group + group[-1:] * (CROPS_AT_ONCE - len(group))
+        crops, parts = [cut_out(photo, box) for box in boxes.tolist()], list[Tensor]()
+        for start in range(0, len(crops), self._at_once):
+            group = crops[start : start + self._at_once]
+            filled = group + group[-1:] * (self._at_once - len(group))
             parts.append(self.network.crop_vectors(filled)[: len(group)].float().cpu())
         return torch.cat(parts)
 
@@ -236,8 +235,11 @@ class ModelDetector:
             raise ValueError("this detector has no vectors of given boxes; name a --backbone that makes them")
         found = self.model(photo) if boxes is None else describer.describe_boxes(photo, boxes)
         regions = kept_regions(self.selection, HostCopy(self._scored(found, boxes)), image_hw)
-        odds = torch.zeros(len(found.boxes), 0) if found.probabilities is None else found.probabilities
-        regions = replace(regions, class_probabilities=odds.float().cpu().numpy()[regions.proposal_ids])
+        rows, nothing = torch.from_numpy(regions.proposal_ids), torch.zeros(len(found.boxes), 0)
+        odds: Any = nothing if found.probabilities is None else found.probabilities
+        vectors: Any = nothing if found.vectors is None else found.vectors
+        own = (vectors(rows) if callable(vectors) else vectors[rows]).float().cpu().numpy()
+        regions = replace(regions, features=own, class_probabilities=odds[rows].float().cpu().numpy())
         if not whole_image:
             return regions
         whole = torch.tensor([[0.0, 0.0, image_hw[1], image_hw[0]]])
@@ -248,9 +250,8 @@ class ModelDetector:
         # The score that decided at its class; selections compare these.
         scores = torch.zeros(len(boxes), self.num_classes + 1)
         scores[rows, found.class_ids.cpu()] = found.scores.float().cpu()
-        vectors = found.vectors
         return ScoredRegions(
-            features=torch.zeros(len(boxes), 0) if vectors is None else vectors.float().cpu(),
+            features=torch.zeros(len(boxes), 0),  # comes for the kept
             probabilities=scores,
             proposal_boxes=boxes,
             regressed_boxes=boxes,
@@ -309,10 +310,9 @@ class BackboneDetector:
             check_pixels(image)
             regions = self._boxes_of(image, given)
             photo = np.ascontiguousarray(image[:, :, ::-1])
-            height, width = photo.shape[:2]
             wanted = torch.from_numpy(regions.boxes)
             if whole_image:
-                wanted = torch.cat([wanted, torch.tensor([[0.0, 0.0, width, height]])])
+                wanted = torch.cat([wanted, torch.tensor([[0.0, 0.0, *photo.shape[1::-1]]])])
             with arithmetic(self.device, self.mode):
                 vectors = self.backbone(photo, wanted).numpy()
             whole = vectors[-1].copy() if whole_image else None
@@ -326,8 +326,7 @@ class BackboneDetector:
         if given is None:
             raise ValueError("a backbone alone finds no boxes: name a detector, or give boxes")
         boxes = clip_boxes(checked_boxes(given), image.shape[:2]).numpy()
-        rows = np.arange(len(boxes))
-        nothing = np.zeros((len(boxes), 0), np.float32)
+        rows, nothing = np.arange(len(boxes)), np.zeros((len(boxes), 0), np.float32)
         return Regions(boxes, nothing, 0 * rows, np.zeros(len(boxes), np.float32), None, None, nothing, rows)
 
 
@@ -361,8 +360,9 @@ def build_any_detector(
     if backbone is None:
         assert isinstance(found, ModelDetector)
         return found
-    region_backbone = RegionBackbone(backbone.backbone(device, mode), backbone.pool, backbone.name)
-    return BackboneDetector(found, region_backbone, device=device, mode=mode)
+    at_once = CROPS_AT_ONCE * (1 if torch.device(device).type == "cpu" else 2)
+    described = RegionBackbone(backbone.backbone(device, mode), backbone.pool, backbone.name, at_once)
+    return BackboneDetector(found, described, device=device, mode=mode)
 
 
 def build_detector(

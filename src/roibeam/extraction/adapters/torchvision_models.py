@@ -151,8 +151,8 @@ class TorchvisionDetector:
         """Without detections of placeholders; labels become ids."""
         ids = self._ids[found.class_ids]
         rows = ids >= 0
-        parts = (None if part is None else part[rows] for part in (found.vectors, found.probabilities))
-        return Detections(found.boxes[rows], found.scores[rows], ids[rows], *parts)
+        odds = None if found.probabilities is None else found.probabilities[rows]
+        return Detections(found.boxes[rows], found.scores[rows], ids[rows], None, odds)
 
 
 class RegionHeadDetector(TorchvisionDetector):
@@ -176,9 +176,9 @@ class RegionHeadDetector(TorchvisionDetector):
         odds = logits.softmax(-1)
         moved = clip_boxes_to_image(heads.box_coder.decode(shifts, proposals), images.image_sizes[0])
         same = (odds[:, labels].T == scores[:, None]) & (moved[:, labels].transpose(0, 1) == boxes[:, None]).all(-1)
-        vectors = self._vectors(images, maps, boxes)
-        boxes = resize_boxes(boxes, images.image_sizes[0], photo.shape[:2])
-        return self._kept(Detections(boxes, scores, labels, vectors, self._distribution(odds[same.int().argmax(1)])))
+        kept = self._kept(Detections(boxes, scores, labels, None, self._distribution(odds[same.int().argmax(1)])))
+        boxes = resize_boxes(kept.boxes, images.image_sizes[0], photo.shape[:2])
+        return replace(kept, boxes=boxes, vectors=lambda rows: self._vectors(images, maps, kept.boxes[rows]))
 
     def describe_boxes(self, photo: np.ndarray, boxes: Tensor) -> Detections:
         """Vector, class and score of each box of the photo."""
