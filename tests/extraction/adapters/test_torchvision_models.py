@@ -20,7 +20,8 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 from torchvision.transforms.functional import pil_to_tensor
 
 from roibeam.extraction.adapters import torchvision_models
-from roibeam.extraction.adapters.any_detector import RegionBackbone, arithmetic
+from roibeam.extraction.adapters.any_detector import ModelDetector, RegionBackbone, arithmetic
+from roibeam.extraction.network.conventions import DETECTIONS, SELECTIONS
 from roibeam.extraction.weights.named_model import NamedModel
 
 FASTER = "fasterrcnn_mobilenet_v3_large_320_fpn"
@@ -131,6 +132,11 @@ def test_vectors_are_those_of_the_box_head_at_the_final_boxes_and_odds_those_of_
         vectors = network.roi_heads.box_head(network.roi_heads.box_roi_pool(maps, [boxes], images.image_sizes))
         described = ours.describe_boxes(photo, found.boxes)
     torch.testing.assert_close(own, vectors, rtol=1e-4, atol=1e-4)
+    policy = replace(SELECTIONS[DETECTIONS], max_regions=11)  # vectors are made for the kept alone, in their order
+    (regions,) = ModelDetector(ours, policy, device="cpu", mode="exact")([photo[:, :, ::-1]])
+    kept = vectors[regions.proposal_ids]
+    torch.testing.assert_close(torch.from_numpy(regions.features), kept, rtol=1e-4, atol=1e-4)
+    assert len(kept) == 11 < len(vectors)
     torch.testing.assert_close(described.vectors, vectors, rtol=1e-5, atol=1e-5)
     rows = torch.arange(len(found.scores))
     assert torch.equal(found.probabilities[rows, found.class_ids], found.scores)
