@@ -213,9 +213,7 @@ class OscarTsv(_JoinedTsv):
                 names[0].update(fields["class"])
                 names[1].update(name for name, _ in fields["attributes"] if name)
             if max(map(len, names)) > _MAX_NAMES:
-                raise ValueError(
-                    f"{file.path}: over {_MAX_NAMES:,} names of classes or attributes; is it another file?"
-                )
+                raise ValueError(f"{file.path}: over {_MAX_NAMES:,} names of classes or attributes; another file?")
         for kind, each in enumerate(map(sorted, names)):
             if all(name.isascii() and name.isdigit() and int(name[:6]) <= _MAX_NAMES for name in each):
                 self._known[kind] = {name: int(name) for name in each}
@@ -356,9 +354,8 @@ class OscarTsv(_JoinedTsv):
     def _ids_of(self, names: Sequence[str], kind: int) -> np.ndarray:
         strange = next((name for name in names if name and name not in self._known[kind]), None)
         if strange is not None:
-            raise EntryError(
-                "read", "changed", f"{strange[:60]!r} was no name of the file before; run the command again"
-            )
+            detail = f"{strange[:60]!r} was no name of the file before; run the command again"
+            raise EntryError("read", "changed", detail)
         return np.array([self._known[kind].get(name, 0) for name in names], np.uint16)
 
 
@@ -439,14 +436,11 @@ class OscarTsvFormat(FeatureFormat):
 
     def looks_like(self, path: Path) -> bool:
         """By the first line: key and a JSON object, or key, number of boxes and features."""
-        try:
-            path = _main_file(path)
-            if not path.is_file():
-                return False
-            with open(path, "rb") as file:
-                cells = file.read(_SNIFFED_BYTES).partition(b"\n")[0].split(b"\t")
-        except (OSError, ValueError):
-            return False
+        cells: list[bytes] = []
+        with suppress(OSError, ValueError):
+            if (path := _main_file(path)).is_file():
+                with open(path, "rb") as file:
+                    cells = file.read(_SNIFFED_BYTES).partition(b"\n")[0].split(b"\t")
         if len(cells) == 2:
             return cells[1].lstrip().startswith(b"{")
         return len(cells) == 3 and cells[1].strip().isdigit() and _BASE64.issuperset(cells[2].strip())
@@ -454,11 +448,10 @@ class OscarTsvFormat(FeatureFormat):
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
         """Features are float32, lossless from float16 and bfloat16; boxes and scores are exact."""
         labels = _LABELS if layout in ("captioning", "vqa") else _PREDICTIONS
+        held = ("classes", "attributes") if labels == _PREDICTIONS else ("classes",)
         lines = [*filter(None, [_FEATURES.get(layout)]), labels, _SIZES]
         names = [*lines, *map(_index_name, lines), *filter(None, [_PLACES.get(layout)])]
-        for left in [
-            each for each in path.iterdir() if each.name not in names
-        ]:  # by a stopped export of another layout
+        for left in {*path.iterdir()} - {path / name for name in names}:  # by a stopped export of another layout
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         seen: set[str] = set()
         with ExitStack() as opened:
@@ -471,9 +464,7 @@ class OscarTsvFormat(FeatureFormat):
                 if record.image_id in seen:
                     raise ValueError(f"image id {record.image_id!r} comes twice; ids are unique in a file")
                 seen.add(record.image_id)
-                count_losses(
-                    losses, record, None, held=("classes", "attributes") if labels == _PREDICTIONS else ("classes",)
-                )
+                count_losses(losses, record, None, held=held)
                 if layout in _PLACES:
                     place = offsets[lines[0]] if layout == "vqa" else number
                     entry = f"{', ' if number else '{'}{json.dumps(record.image_id)}: {place}"
@@ -499,12 +490,8 @@ class OscarTsvFormat(FeatureFormat):
             return f"{record.num_regions}\t{features}"
         objects = []
         for place, (rect, score) in enumerate(zip(record.boxes.tolist(), record.class_scores.tolist(), strict=True)):
-            each = {
-                "rect": rect,
-                "bbox_id": place,
-                "class": _named(self.classes, record.class_ids[place]),
-                "conf": score,
-            }
+            name_of_class = _named(self.classes, record.class_ids[place])
+            each = {"rect": rect, "bbox_id": place, "class": name_of_class, "conf": score}
             if layout == "predictions":
                 each["feature"] = base64_text(record.features[place])
             if name == _PREDICTIONS and record.attribute_ids is not None and record.attribute_scores is not None:
