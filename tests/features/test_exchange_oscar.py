@@ -136,6 +136,7 @@ WIDE = replace(RECORD, features=np.tile(RECORD.features, (1, 256)))
         ({"features": values(), "label": objects(rect=[1, 2, 3]), "hw": SIZE}, "a list of 4 numbers in every"),
         ({"features": values(), "label": objects(attributes=["a"]), "hw": SIZE}, "attr_scores as many numbers"),
         ({"features": values(), "label": objects(**{"class": "x" * 300}), "hw": SIZE}, "attributes must be names, got"),
+        ({"features": values(), "label": objects(**{"class": "\ud800"}), "hw": SIZE}, "attributes must be names, got"),
         ({"features": f"7\t3\t{encoded(values())}\t1", "hw": SIZE}, "other columns than key, number of boxes"),
         ({"features": f"7\t4\t{encoded(values())}", "hw": SIZE}, "features has shape"),
         ({"features": "7\t3\tA*", "hw": SIZE}, "features: "),

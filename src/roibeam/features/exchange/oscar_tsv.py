@@ -107,7 +107,7 @@ def _checked(name: str, value: Any, scores: Any) -> Any:
     if name == "class":
         with suppress(UnicodeDecodeError):
             value = bytes(value[:1000]).decode("utf-8") if isinstance(value, memoryview) else value
-        if not isinstance(value, str) or not 0 < len(value.strip()) <= _LONGEST_NAME:
+        if not isinstance(value, str) or not 0 < len(value.strip()) <= _LONGEST_NAME or not value.isprintable():
             raise EntryError("decode", "bad name", f"class and attributes must be names, got {described(value)}")
         return value.strip()
     count = {"rect": 4, "conf": 1}.get(name)
