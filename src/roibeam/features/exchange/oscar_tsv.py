@@ -366,10 +366,9 @@ def _no_boxes(why: str) -> EntryError:
 
 def _has_box_numbers(values: np.ndarray) -> bool:
     """Whether the last six values of every row can be numbers of a box: width and height are those of the corners."""
-    last = values[:, -BOX_NUMBERS:]
+    last = values[:, -BOX_NUMBERS:].astype(np.float64)
     if values.shape[1] <= BOX_NUMBERS or not np.isfinite(last).all() or not last[:, 4:].any():
         return False
-    last = last.astype(np.float64)
     return bool(np.abs(last[:, 4:] - (last[:, 2:4] - last[:, :2])).max() <= _SUM_SLACK * max(1.0, np.abs(last).max()))
 
 
