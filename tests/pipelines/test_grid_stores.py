@@ -63,7 +63,7 @@ WRONG: list[tuple[tuple[object, ...], str]] = [
     (("--detector", "grid-r50", "--vocab", "vg"), "--vocab vg: the cells of a grid have no classes; leave it out"),
     (
         ("--detector", "grid-r50", "--distribution", "top-5"),
-        "the detector gives no probabilities of all classes; leave",
+        "gives no probabilities of all classes; leave",
     ),
     (
         ("--detector", "grid-r50", "--set", "detector.grid="),
