@@ -41,6 +41,19 @@ def test_random_weights_depend_on_name_shape_and_seed_only(detector, state):
     assert not torch.equal(detector.state_dict()[NAME], state[NAME])
 
 
+def test_random_weights_of_a_grid_read_pixels_that_are_divided():
+    """Guards the signal of grid-x101: divided twice, it drowns in the biases and all cells are nearly equal."""
+    conventions, sizes = CONVENTIONS["grid-x101"], dataclasses.replace(CONFIGS["grid-x101"], base_channels=2)
+    pair = [
+        Detector(sizes, conventions=each)
+        for each in (conventions, dataclasses.replace(conventions, pixel_std=(1.0,) * 3))
+    ]
+    for each in pair:
+        load_weights("random:5", each)
+    divided, plain = (each.state_dict()["backbone.stem.conv1.weight"] for each in pair)
+    torch.testing.assert_close(divided, plain * torch.tensor(conventions.pixel_std).view(1, 3, 1, 1))
+
+
 @pytest.mark.parametrize("wrap", ["", "model", "state_dict"])
 @pytest.mark.parametrize("suffix", [".pth", ".bin", ".pt"])
 def test_torch_files_load(tmp_path, detector, state, wrap, suffix):

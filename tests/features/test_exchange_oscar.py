@@ -95,9 +95,11 @@ def test_sizes_boxes_and_labels_from_the_files_beside_it(tmp_path: Path, files: 
     assert set(record.class_scores.tolist()) == {0.5 if has_labels else 0}
 
 
-def test_without_sizes_boxes_stay_shares(tmp_path: Path) -> None:
-    path = folder(tmp_path / "f", features=values())
+@pytest.mark.parametrize("labels", [{}, {"label": objects()}])
+def test_without_sizes_boxes_stay_shares(tmp_path: Path, labels: dict[str, Any]) -> None:
+    path = folder(tmp_path / "f", features=values(), **labels)
     record = only(path)
+    assert record.class_ids.tolist() == ([1, 0, 1] if labels else [0, 0, 0])
     assert (record.height, record.width) == (1, 1)
     np.testing.assert_allclose(record.boxes, six(RECORD)[:, :4], atol=1e-6)
     np.testing.assert_allclose(record.with_box_numbers().features, values(), atol=2e-3)
@@ -120,10 +122,11 @@ WIDE = replace(RECORD, features=np.tile(RECORD.features, (1, 256)))
         ({"features": RECORD.features, "hw": SIZE}, "has no boxes: no six numbers behind its features"),
         ({"features": values(), "label": objects()[:2], "hw": SIZE}, "labels of another detector cannot be joined"),
         ({"features": values(), "label": objects()[::-1], "hw": SIZE}, "pixels from its rects; .*in one order?"),
+        ({"features": values(), "label": objects()[::-1]}, "pixels from its rects; .*labels of another detector"),
         ({"features": values(), "label": objects(), "hw": "7\t640 480"}, "in one order?"),
-        ({"features": values(), "label": objects(), "hw": "8\t480 640"}, "no line in hw.tsv beside it"),
-        ({"features": values(), "hw": f"{SIZE}\n7\t480 641"}, "2 different lines in hw.tsv beside it"),
-        ({"features": values(), "hw": "7\t480"}, "image_w must be an integer"),
+        ({"features": values(), "label": objects(), "hw": "8\t480 640"}, "in hw.tsv beside it: has no line"),
+        ({"features": values(), "hw": f"{SIZE}\n7\t480 641"}, "in hw.tsv beside it: has 2 different lines"),
+        ({"features": values(), "hw": "7\t480"}, "in hw.tsv beside it: width must be an integer"),
         ({"features": values(), "hw": "7\t[{]"}, "no flat JSON"),
         ({"features": RECORD.features, "label": objects()}, "height and width are not known; write hw.tsv beside it"),
         ({"predictions": {"objects": objects()}, "hw": SIZE}, r"\(TEST.OUTPUT_FEATURE was not set\)"),
@@ -133,6 +136,7 @@ WIDE = replace(RECORD, features=np.tile(RECORD.features, (1, 256)))
         ({"features": values(), "label": objects(rect=[1, 2, 3]), "hw": SIZE}, "a list of 4 numbers in every"),
         ({"features": values(), "label": objects(attributes=["a"]), "hw": SIZE}, "attr_scores as many numbers"),
         ({"features": values(), "label": objects(**{"class": "x" * 300}), "hw": SIZE}, "attributes must be names, got"),
+        ({"features": values(), "label": objects(**{"class": "\ud800"}), "hw": SIZE}, "attributes must be names, got"),
         ({"features": f"7\t3\t{encoded(values())}\t1", "hw": SIZE}, "other columns than key, number of boxes"),
         ({"features": f"7\t4\t{encoded(values())}", "hw": SIZE}, "features has shape"),
         ({"features": "7\t3\tA*", "hw": SIZE}, "features: "),

@@ -29,8 +29,17 @@ def test_a_grid_goes_on_as_it_was_made_and_calls_itself_so(grid: Path, pictures:
     assert "selection       none: every cell of a grid is a region\n" in info and '"grid"' not in info
     page = (grid / "report.html").read_text(encoding="utf-8")
     assert "every cell of a grid" in page and "ResNet-50, no classes" in page
-    assert not [words for words in ("Class score", "Most frequent classes", "300 proposals") if words in page]
+    assert not [
+        words
+        for words in ("Class score", "Most frequent classes", "300 proposals", "0.00</text>", ", score 0")
+        if words in page
+    ]
     assert "nothing to do" in ok(roibeam("extract", pictures.photos, grid, *GRID)).out and digest(grid) == before
+
+
+def test_a_refused_copy_leaves_no_folder(grid: Path, tmp_path: Path, roibeam: Cli) -> None:
+    assert "no class distribution" in refused(roibeam("store", "copy", grid, tmp_path / "x", "--distribution", "top-5"))
+    assert not (tmp_path / "x").exists()
 
 
 OTHERS: list[tuple[tuple[object, ...], str]] = [
@@ -52,7 +61,10 @@ def test_what_a_record_leaves_out_is_named_by_its_default(
 WRONG: list[tuple[tuple[object, ...], str]] = [
     (("--detector", "grid-r50", "--grid", "7"), "--grid 7: grid is '7'; it must be 'all' or such as '7x7', at most"),
     (("--detector", "grid-r50", "--vocab", "vg"), "--vocab vg: the cells of a grid have no classes; leave it out"),
-    (("--detector", "grid-r50", "--distribution", "top-5"), "regions of this detector have no classes; leave"),
+    (
+        ("--detector", "grid-r50", "--distribution", "top-5"),
+        "gives no probabilities of all classes; leave",
+    ),
     (
         ("--detector", "grid-r50", "--set", "detector.grid="),
         "a network without classes proposes no boxes; give --boxes",

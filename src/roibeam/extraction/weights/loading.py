@@ -183,7 +183,10 @@ def _load(spec: str, found: NamedWeights | None, detector: Detector) -> None:
         assert seed is not None
         hf_shaped = in_layout(on_meta(expected), layout, HF_LAYOUT, config)
         shapes = {name: tuple(value.shape) for name, value in hf_shaped.items()}
-        state = in_layout(random_state(shapes, seed), HF_LAYOUT, layout, config)
+        drawn = random_state(shapes, seed)
+        if config.grid:  # The recipe's stem reads grey levels. That of r2c, divided too, stays as it has been drawn.
+            drawn["backbone.stem.conv1.weight"] *= torch.tensor(conventions.pixel_std).view(1, 3, 1, 1)
+        state = in_layout(drawn, HF_LAYOUT, layout, config)
     elif not config.num_classes:
         state = _resnet_state(found, expected)
     else:

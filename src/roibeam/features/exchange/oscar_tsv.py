@@ -23,8 +23,8 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +58,7 @@ _SIDES, _HW = ("image_h", "image_w"), ("height", "width")
 _VINVL_WIDTH = 2054
 _SHARE_SLACK, _SUM_SLACK = 0.01, 1e-4
 _SAME_PX = 1.0  # between a box and its six numbers
+_OF_ANOTHER = "labels of another detector cannot be joined, so take that file away"
 _MAX_NAMES, _LONGEST_NAME = 2**16 - 1, 200
 _SNIFFED_BYTES = 4096
 _BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/='")
@@ -106,7 +107,7 @@ def _checked(name: str, value: Any, scores: Any) -> Any:
     if name == "class":
         with suppress(UnicodeDecodeError):
             value = bytes(value[:1000]).decode("utf-8") if isinstance(value, memoryview) else value
-        if not isinstance(value, str) or not 0 < len(value.strip()) <= _LONGEST_NAME:
+        if not isinstance(value, str) or not 0 < len(value.strip()) <= _LONGEST_NAME or not value.isprintable():
             raise EntryError("decode", "bad name", f"class and attributes must be names, got {described(value)}")
         return value.strip()
     count = {"rect": 4, "conf": 1}.get(name)
@@ -148,16 +149,20 @@ class _JoinedTsv(TsvFile):
     def _parse(self, line: bytes, dtype: str) -> RegionRecord:
         raise AssertionError("lines of labels and sizes are no records")
 
-    def rest_of(self, image_id: bytes) -> bytes:
-        """What follows the image's id; EntryError where there is no line of it, or different ones."""
+    @contextmanager
+    def line_of(self, image_id: bytes) -> Iterator[bytes]:
+        """What follows the image's id in its only line, or equal ones; an EntryError meanwhile names this file."""
         entries = list(self._entries_of(image_id))
         lines = {self._bytes_of(entry).partition(b"\t")[2].strip() for entry in entries}
-        if len(lines) != 1:
-            detail = f"has {f'{len(lines)} different lines' if lines else 'no line'} in {self.path.name} beside it"
-            raise EntryError("read", "no line beside it", detail)
-        if self._torn_line in entries and not next(iter(lines)).endswith((b"]", b"}")):
-            raise EntryError("read", "torn line", f"{self.path.name} beside it ends inside its line: no line end")
-        return lines.pop()
+        try:
+            if len(lines) != 1:
+                found = f"{len(lines)} different lines" if lines else "no line"
+                raise EntryError("read", "no line beside it", f"has {found}")
+            if self._torn_line in entries and not next(iter(lines)).endswith((b"]", b"}")):
+                raise EntryError("read", "torn line", "ends inside its line: no line end")
+            yield lines.pop()
+        except EntryError as error:
+            raise EntryError(error.stage, error.reason, f"in {self.path.name} beside it: {error}") from None
 
 
 class OscarTsv(_JoinedTsv):
@@ -208,9 +213,7 @@ class OscarTsv(_JoinedTsv):
                 names[0].update(fields["class"])
                 names[1].update(name for name, _ in fields["attributes"] if name)
             if max(map(len, names)) > _MAX_NAMES:
-                raise ValueError(
-                    f"{file.path}: over {_MAX_NAMES:,} names of classes or attributes; is it another file?"
-                )
+                raise ValueError(f"{file.path}: over {_MAX_NAMES:,} names of classes or attributes; another file?")
         for kind, each in enumerate(map(sorted, names)):
             if all(name.isascii() and name.isdigit() and int(name[:6]) <= _MAX_NAMES for name in each):
                 self._known[kind] = {name: int(name) for name in each}
@@ -243,11 +246,11 @@ class OscarTsv(_JoinedTsv):
             raise EntryError("decode", "another layout", f"is of layout {layout}, the first line is of {self.layout}")
         num_regions = len(values)
         if objects is None and self._labels is not None:
-            objects = _objects(self._labels.rest_of(key), *_FIELDS)
-            if objects.number != num_regions:
-                detail = f"has {num_regions} boxes here, and {objects.number} in {self._labels.path.name} beside it"
-                what = "labels of another detector cannot be joined, so take that file away"
-                raise EntryError("record", "other regions", f"{detail}; {what}")
+            with self._labels.line_of(key) as text:
+                objects = _objects(text, *_FIELDS)
+                if objects.number != num_regions:
+                    detail = f"has {objects.number} boxes, its features are of {num_regions}; {_OF_ANOTHER}"
+                    raise EntryError("record", "other regions", detail)
         numbered = self._numbered if self._width_known else _has_box_numbers(values)
         if values.shape[1] == _VINVL_WIDTH and not numbered:
             raise _no_boxes("are not x1/W y1/H x2/W y2/H (x2-x1)/W (y2-y1)/H")
@@ -293,45 +296,48 @@ class OscarTsv(_JoinedTsv):
 
     def _size(self, key: bytes, objects: _Objects | None) -> tuple[int, int] | None:
         """Height and width of the photo; None for a file that has none."""
-        found: dict[str, Any] = {}
         if objects is not None and objects.sides:
             found = {name: each[0] if isinstance(each, list) and each else each for name, each in objects.sides.items()}
+            size = image_size(found.get, _SIDES)
         elif self._sizes is not None:
-            text = self._sizes.rest_of(key)
-            found = dict(zip(_SIDES, text[:100].decode("latin1").split(), strict=False))
-            if text.startswith((b"[", b"{")):
-                fields = _objects(text if text.startswith(b"[") else b"[%s]" % text, *_HW).fields
-                found = {side: next(iter(fields[name]), None) for side, name in zip(_SIDES, _HW, strict=True)}
+            with self._sizes.line_of(key) as text:
+                found = dict(zip(_HW, text[:100].decode("latin1").split(), strict=False))
+                if text.startswith((b"[", b"{")):
+                    fields = _objects(text if text.startswith(b"[") else b"[%s]" % text, *_HW).fields
+                    found = {name: next(iter(values), None) for name, values in fields.items()}
+                size = image_size(found.get, _HW)
         elif self._width_known and not self._in_shares:
             raise EntryError("read", "no size", "has no image_h and image_w, unlike the first image")
         else:
             return None
         if self._in_shares:
             raise EntryError("read", "other fields", "has height and width, unlike the first image")
-        return image_size(found.get, _SIDES)
+        return size
 
     def _boxes(
         self, objects: _Objects | None, shares: np.ndarray | None, size: tuple[int, int] | None, count: int
     ) -> np.ndarray:
         rects = objects.fields["rect"] if objects is not None else []
         if not rects and shares is None and count:
-            raise EntryError(
-                "read", "no boxes", "has no boxes: no six numbers behind its features, no rects beside them"
-            )
+            detail = "has no boxes: no six numbers behind its features, no rects beside them"
+            raise EntryError("read", "no boxes", detail)
         if size is None and shares is None:
             how = "write hw.tsv beside it, lines of key and [{'height': 480, 'width': 640}]"
             raise EntryError("read", "no size", f"has rects in pixels, but height and width are not known; {how}")
-        sides = np.array([1, 1] * 2 if size is None else [size[1], size[0]] * 2, np.float32)
-        by_shares = None if shares is None else shares[:, :4].astype(np.float32) * sides
-        if size is None or not rects:
-            return np.zeros((0, 4), np.float32) if by_shares is None else by_shares
-        boxes = np.array(rects, np.float32)
-        if by_shares is not None and not (apart := float(np.abs(by_shares - boxes).max())) <= _SAME_PX:
-            detail = (
-                f"boxes by its features are up to {apart:.1f} pixels from its rects; are features, labels and sizes"
-            )
-            raise EntryError("record", "other boxes", f"{detail} of one detector, in one order?")
-        return boxes
+        boxes = np.array(rects, np.float32).reshape(-1, 4)
+        if shares is None:
+            return boxes
+        scale = np.array([1, 1] if size is None else size[::-1], np.float32)
+        by_shares = (shares[:, :4].astype(np.float32).reshape(-1, 2) * scale).reshape(-1, 4)
+        if not rects:
+            return by_shares
+        corners, shown = by_shares.reshape(-1, 2).astype(np.float64), boxes.reshape(-1, 2)
+        if size is None:  # the one that fits best
+            corners *= (corners * shown).sum(axis=0) / np.maximum((corners**2).sum(axis=0), 1e-9)
+        if not (apart := float(np.abs(corners - shown).max())) <= _SAME_PX:
+            detail = f"boxes by its features are up to {apart:.1f} pixels from its rects; are both, and sizes, of one"
+            raise EntryError("record", "other boxes", f"{detail} detector, in one order? If not, {_OF_ANOTHER}")
+        return by_shares if size is None else boxes
 
     def _classes(self, objects: _Objects) -> RegionClasses:
         classes, scores = without_classes(objects.number), objects.fields["conf"]
@@ -348,9 +354,8 @@ class OscarTsv(_JoinedTsv):
     def _ids_of(self, names: Sequence[str], kind: int) -> np.ndarray:
         strange = next((name for name in names if name and name not in self._known[kind]), None)
         if strange is not None:
-            raise EntryError(
-                "read", "changed", f"{strange[:60]!r} was no name of the file before; run the command again"
-            )
+            detail = f"{strange[:60]!r} was no name of the file before; run the command again"
+            raise EntryError("read", "changed", detail)
         return np.array([self._known[kind].get(name, 0) for name in names], np.uint16)
 
 
@@ -361,10 +366,9 @@ def _no_boxes(why: str) -> EntryError:
 
 def _has_box_numbers(values: np.ndarray) -> bool:
     """Whether the last six values of every row can be numbers of a box: width and height are those of the corners."""
-    last = values[:, -BOX_NUMBERS:]
+    last = values[:, -BOX_NUMBERS:].astype(np.float64)
     if values.shape[1] <= BOX_NUMBERS or not np.isfinite(last).all() or not last[:, 4:].any():
         return False
-    last = last.astype(np.float64)
     return bool(np.abs(last[:, 4:] - (last[:, 2:4] - last[:, :2])).max() <= _SUM_SLACK * max(1.0, np.abs(last).max()))
 
 
@@ -431,14 +435,11 @@ class OscarTsvFormat(FeatureFormat):
 
     def looks_like(self, path: Path) -> bool:
         """By the first line: key and a JSON object, or key, number of boxes and features."""
-        try:
-            path = _main_file(path)
-            if not path.is_file():
-                return False
-            with open(path, "rb") as file:
-                cells = file.read(_SNIFFED_BYTES).partition(b"\n")[0].split(b"\t")
-        except (OSError, ValueError):
-            return False
+        cells: list[bytes] = []
+        with suppress(OSError, ValueError):
+            if (path := _main_file(path)).is_file():
+                with open(path, "rb") as file:
+                    cells = file.read(_SNIFFED_BYTES).partition(b"\n")[0].split(b"\t")
         if len(cells) == 2:
             return cells[1].lstrip().startswith(b"{")
         return len(cells) == 3 and cells[1].strip().isdigit() and _BASE64.issuperset(cells[2].strip())
@@ -446,11 +447,10 @@ class OscarTsvFormat(FeatureFormat):
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
         """Features are float32, lossless from float16 and bfloat16; boxes and scores are exact."""
         labels = _LABELS if layout in ("captioning", "vqa") else _PREDICTIONS
+        held = ("classes", "attributes") if labels == _PREDICTIONS else ("classes",)
         lines = [*filter(None, [_FEATURES.get(layout)]), labels, _SIZES]
         names = [*lines, *map(_index_name, lines), *filter(None, [_PLACES.get(layout)])]
-        for left in [
-            each for each in path.iterdir() if each.name not in names
-        ]:  # by a stopped export of another layout
+        for left in {*path.iterdir()} - {path / name for name in names}:  # by a stopped export of another layout
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         seen: set[str] = set()
         with ExitStack() as opened:
@@ -463,9 +463,7 @@ class OscarTsvFormat(FeatureFormat):
                 if record.image_id in seen:
                     raise ValueError(f"image id {record.image_id!r} comes twice; ids are unique in a file")
                 seen.add(record.image_id)
-                count_losses(
-                    losses, record, None, held=("classes", "attributes") if labels == _PREDICTIONS else ("classes",)
-                )
+                count_losses(losses, record, None, held=held)
                 if layout in _PLACES:
                     place = offsets[lines[0]] if layout == "vqa" else number
                     entry = f"{', ' if number else '{'}{json.dumps(record.image_id)}: {place}"
@@ -491,12 +489,8 @@ class OscarTsvFormat(FeatureFormat):
             return f"{record.num_regions}\t{features}"
         objects = []
         for place, (rect, score) in enumerate(zip(record.boxes.tolist(), record.class_scores.tolist(), strict=True)):
-            each = {
-                "rect": rect,
-                "bbox_id": place,
-                "class": _named(self.classes, record.class_ids[place]),
-                "conf": score,
-            }
+            name_of_class = _named(self.classes, record.class_ids[place])
+            each = {"rect": rect, "bbox_id": place, "class": name_of_class, "conf": score}
             if layout == "predictions":
                 each["feature"] = base64_text(record.features[place])
             if name == _PREDICTIONS and record.attribute_ids is not None and record.attribute_scores is not None:

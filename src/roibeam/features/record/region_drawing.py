@@ -383,9 +383,9 @@ def region_name(
     return name
 
 
-def label_of(name: str, score: float) -> str:
+def label_of(name: str, score: float | None) -> str:
     """ "red car 0.93"; of a long name the middle is left out."""
-    return f"{printable(name, MAX_NAME_CHARACTERS)} {score:.2f}"
+    return printable(name, MAX_NAME_CHARACTERS) + ("" if score is None else f" {score:.2f}")
 
 
 def region_labels(

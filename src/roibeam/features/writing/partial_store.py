@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +176,14 @@ def _may_be_in_work(name: str, facts: FileFacts, num_finished: int) -> bool:
 def work_folder(folder: OutputFolder, scratch: str | None = None) -> Iterator[Path]:
     """Folder for a shard's data file: the store's folder itself, or a scratch folder for one at a URL."""
     if folder.local_path is not None:
+        was_there = folder.local_path.exists()
         folder.local_path.mkdir(parents=True, exist_ok=True)
-        yield folder.local_path
+        try:
+            yield folder.local_path
+        finally:
+            if not was_there:
+                with suppress(OSError):  # it holds something, unless the run was refused
+                    folder.local_path.rmdir()
     else:
         with scratch_folder(scratch) as path:
             yield path

@@ -26,7 +26,7 @@ def convert_command(
         "FORMAT", default="by the suffix of OUT",
     )] = None,
     detector: Annotated[str, option(
-        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small. Here: "
+        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4-600, vinvl-x152-c4, r2c-r50, others. Here: "
         "network sizes that the file must have.", "NAME", DETECTOR,
     )] = "vg-r101-c4",
     settings: Annotated[list[str] | None, option(

@@ -188,8 +188,8 @@ def repair_command(
         default="where they were",
     )] = None,
     detector: Annotated[str | None, option(
-        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small. Here: toy "
-        "or a folder, if it has moved; torchvision:, hf: and python: must be named again.", "NAME", DETECTOR,
+        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4-600, vinvl-x152-c4, r2c-r50, others. Here: "
+        "toy or a folder, if it has moved; torchvision:, hf: and python: must be named again.", "NAME", DETECTOR,
         default="that of the store",
     )] = None,
     backbone: Annotated[str | None, option(

@@ -33,12 +33,12 @@ class Bar:
 @dataclass(frozen=True)
 class DrawnRegion:
     """One region as it is drawn: x1, y1, x2, y2 in photo pixels, its class, which decides the colour, "red car" or a
-    substitute, and its score, 0..1."""
+    substitute, and its score, 0..1; None for one that was not scored."""
 
     box: tuple[float, float, float, float]
     class_id: int
     name: str
-    score: float
+    score: float | None
 
 
 def bars_of_integers(counts: Mapping[int, int], *, min_bars: int = 11, max_bars: int = 36) -> list[Bar]:
@@ -169,7 +169,8 @@ def _placed_labels(
 
 def _label(region: DrawnRegion, text: str, place: Rectangle, *, colour: str, pixel: float) -> str:
     x1, y1, x2, y2 = region.box
-    tooltip = f"{printable(region.name, 200)}, score {region.score:.3f}, box {x1:.1f} {y1:.1f} {x2:.1f} {y2:.1f}"
+    score = "" if region.score is None else f", score {region.score:.3f}"
+    tooltip = f"{printable(region.name, 200)}{score}, box {x1:.1f} {y1:.1f} {x2:.1f} {y2:.1f}"
     return (
         f"<g><title>{escaped(tooltip, 400)}</title>"
         f'<rect x="{_number(place.x)}" y="{_number(place.y)}" width="{_number(place.width)}" '

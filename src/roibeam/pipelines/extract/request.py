@@ -41,8 +41,8 @@ class RequestedImages(HeldOutOptions):
     """Images to extract, which `roibeam.pipelines.data.source_kinds.open_sources` opens."""
 
     sources: Annotated[tuple[str, ...], argument(
-        "SOURCE", "Photos, a folder, a pattern in quotes, a .tar or .zip, a list or annotation file (COCO, .csv, ...), "
-        "here or at a URL; docs/extract.md names all.",
+        "SOURCE", "Photos, a folder, a pattern in quotes, a .tar or .zip, a list or annotation file, or a URL; see "
+        "docs/extract.md.",
     )]  # fmt: skip
     photos: Annotated[str | None, option(
         "Folder of the photos, or a URL. For a list or annotation file.", "DIR", INPUT, default="found near it",
@@ -56,8 +56,7 @@ class RequestedImages(HeldOutOptions):
         "Leave out archives that are damaged or cut short, instead of stopping.", "", INPUT, advanced=True,
     )] = False  # fmt: skip
     boxes: Annotated[str | None, option(
-        "Describe these boxes instead of finding regions; images without any are left out. docs/extract.md names the "
-        "formats.", "FILE", INPUT,
+        "Describe these boxes, find none; formats: docs/extract.md.", "FILE", INPUT,
     )] = None  # fmt: skip
     captions: Annotated[str | None, option(
         "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table.", "FILE", INPUT,
@@ -80,9 +79,8 @@ class DetectorOptions:
     """
 
     detector: Annotated[str | None, option(
-        "toy, a folder of `roibeam detector train`, sizes (vg-r101-c4-600, r2c-r50, grid-x101, ...), of detectron2 "
-        "(mask-rcnn-r101-fpn, a .yaml), torchvision:NAME, hf:ID or python:FILE.py:FUNCTION.", "NAME", DETECTOR,
-        default="that of the preset",
+        "toy, a folder of `roibeam detector train`, sizes (grid-x101, ...), of detectron2, torchvision:NAME, hf:ID or "
+        "python:FILE.py:FUNCTION.", "NAME", DETECTOR, default="by the preset",
     )] = None  # fmt: skip
     preset: Annotated[str | None, option(
         f"Whose published features to make: {PRESET_NAMES}.", "NAME", DETECTOR,
@@ -90,11 +88,11 @@ class DetectorOptions:
     )] = None  # fmt: skip
     weights: Annotated[str | None, option(
         "Weights of the detector: a file, a URL, hf:REPO or random:SEED; default: torchvision's own.", "FILE", DETECTOR,
-        default="those of the detector",
+        default="its own",
     )] = None  # fmt: skip
     backbone: Annotated[str | None, option(
-        "Take the vectors from another network: torchvision:NAME@LAYER, hf:ID#tokens, python:FILE.py:FUNCTION.", "NAME",
-        DETECTOR, default="the detector's own vectors",
+        "Network of the vectors: torchvision:NAME@LAYER, hf:ID#tokens, python:FILE.py:FUNCTION.", "NAME", DETECTOR,
+        default="the detector",
     )] = None  # fmt: skip
     backbone_weights: Annotated[str | None, option(
         "Weights of a backbone of torchvision: a file, a URL, random:SEED or default, its own.", "FILE", DETECTOR,

@@ -100,6 +100,7 @@ def report_page(
         regions = records.get(image_id, copy=False)
         image_hw = (int(regions.height), int(regions.width))
         drawn = _regions_to_draw(regions, class_names, attribute_names)
+        drawn = drawn if has_classes else tuple(replace(each, score=None) for each in drawn)
         photos.append(Photo(image_id, image_hw, len(regions.class_ids), drawn, *thumbnail_of(image_id, image_hw)))
     return page_html(
         facts, figures, _failure_groups(failures), photos, regions_per_photo=_REGIONS_PER_PHOTO,

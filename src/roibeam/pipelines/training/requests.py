@@ -25,9 +25,9 @@ from roibeam.pipelines.common.console.request_options import (
 from roibeam.pipelines.training.train_config import PRECISION_NAMES, check_precision
 
 SYSTEMS = "vlbert, vilbert, vilbert-single-stream, visualbert, imagebert or interbert"
-_DETECTORS = "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small."
+_DETECTORS = "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4-600, vinvl-x152-c4, r2c-r50, others."
 _WEIGHTS = "Weights of the detector: a file, a URL, hf:REPO or random:SEED."
-_CONVENTIONS = "Which published extractor to reproduce exactly: hf, d2, caffe, milvlg, vlbert-e2e or r2c."
+_CONVENTIONS = "Which published extractor to reproduce exactly: hf, d2, caffe, milvlg, vinvl, vlbert-e2e and others."
 _PRECISION = "train.precision"
 
 Precision = Annotated[str | None, option(
@@ -143,7 +143,7 @@ class DetectorTrainRequest(TrainingOptions, LabelledPhotosOptions):
         "Folder of the photos of --val-labels.", "DIR", INPUT, default="the folder of --val-labels",
     )] = None  # fmt: skip
     detector: Annotated[str | None, option(
-        "Sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small; toy for those of that one.", "NAME", DETECTOR,
+        "Sizes: vg-r101-c4, vinvl-x152-c4, milvlg-d2-r50, r2c-r50, small, others; toy for its.", "NAME", DETECTOR,
         default="those of --weights, or vg-r101-c4",
     )] = None  # fmt: skip
     conventions: Annotated[str | None, option(
