@@ -70,6 +70,7 @@ def test_vectors_are_the_backbones_and_boxes_and_classes_the_detectors(made: Pat
     np.testing.assert_allclose(record.features[1].astype(np.float32), right, rtol=1e-3)
     assert record.class_ids.tolist() == [0, 1] and record.class_scores.tolist() == pytest.approx([0.9, 0.4])
     assert record.class_distribution is None and record.attribute_ids is None
+    assert "distribution none" in (made / "report.html").read_text("utf-8")
 
 
 def test_what_was_made_of_detections_and_of_given_boxes_means_the_same(
@@ -123,6 +124,8 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
     result = roibeam("extract", pictures.photos, store, *others)
     assert result.code and "was made with other settings: feature_space.backbone.code" in result.err
     assert "nothing to do" in ok(roibeam("extract", pictures.photos, store, *again)).out
+    plan = ok(roibeam("extract", pictures.photos, tmp_path / "new", *again, "--dry-run")).out
+    assert "kB per image\n" in plan, plan  # no advice about probabilities that are not kept
 
 
 @pytest.mark.parametrize(
