@@ -61,10 +61,7 @@ def test_what_a_record_leaves_out_is_named_by_its_default(
 WRONG: list[tuple[tuple[object, ...], str]] = [
     (("--detector", "grid-r50", "--grid", "7"), "--grid 7: grid is '7'; it must be 'all' or such as '7x7', at most"),
     (("--detector", "grid-r50", "--vocab", "vg"), "--vocab vg: the cells of a grid have no classes; leave it out"),
-    (
-        ("--detector", "grid-r50", "--distribution", "top-5"),
-        "gives no probabilities of all classes; leave",
-    ),
+    (("--detector", "grid-r50", "--distribution", "top-5"), "gives no probabilities of all classes; leave"),
     (
         ("--detector", "grid-r50", "--set", "detector.grid="),
         "a network without classes proposes no boxes; give --boxes",

@@ -70,6 +70,7 @@ def test_vectors_are_the_backbones_and_boxes_and_classes_the_detectors(made: Pat
     np.testing.assert_allclose(record.features[1].astype(np.float32), right, rtol=1e-3)
     assert record.class_ids.tolist() == [0, 1] and record.class_scores.tolist() == pytest.approx([0.9, 0.4])
     assert record.class_distribution is None and record.attribute_ids is None
+    assert "distribution none" in (made / "report.html").read_text("utf-8")
 
 
 def test_what_was_made_of_detections_and_of_given_boxes_means_the_same(
@@ -123,6 +124,8 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
     result = roibeam("extract", pictures.photos, store, *others)
     assert result.code and "was made with other settings: feature_space.backbone.code" in result.err
     assert "nothing to do" in ok(roibeam("extract", pictures.photos, store, *again)).out
+    plan = ok(roibeam("extract", pictures.photos, tmp_path / "new", *again, "--dry-run")).out
+    assert "kB per image\n" in plan, plan  # no advice about probabilities that are not kept
 
 
 @pytest.mark.parametrize(
@@ -139,6 +142,11 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
         ("--detector toy --backbone resnet50", "names no model; expected one such as torchvision:"),
         ("--detector toy --backbone python:OWN:colour --pool roi", "gives no map of the photo; take --pool crop"),
         ("--detector toy --backbone python:OWN:colour --pool mean", "choose one of roi, crop"),
+        ("--detector python:OWN:halves --set backbone.longest_side=9", "--set backbone.longest_side=9: there is no"),
+        ("--detector python:OWN:halves --image-feature region", "--image-feature region: this detector has no vectors"),
+        ("--detector python:OWN:halves --boxes BOXES", "--boxes: this detector has no vectors of given boxes"),
+        ("--backbone python:OWN:colour --boxes BOXES --set detector.longest_side=9", "are given, so no detector runs"),
+        ("--detector facebook/detr-resnet-50", "names of other libraries' models begin with torchvision:, hf: or"),
         ("--detector toy --queries OWN", "takes none; leave it out"),
         ("--detector toy --backbone python:OWN:colour --set backbone.name=x", "backbone has no field 'name'"),
     ],
@@ -146,7 +154,12 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
 def test_what_does_not_fit_is_one_line_before_anything_is_written(
     roibeam: Cli, models: Path, pictures: Pictures, tmp_path: Path, options: str, words: str
 ) -> None:
-    result = roibeam("extract", pictures.photos, tmp_path / "out", *shlex.split(options.replace("OWN", str(models))))
+    boxes = tmp_path / "boxes.jsonl"
+    boxes.write_text(
+        "".join(f'{{"image_id": "{each.stem}", "boxes": [[0, 0, 9, 9]]}}\n' for each in pictures.photos.iterdir())
+    )
+    options = options.replace("OWN", str(models)).replace("BOXES", str(boxes))
+    result = roibeam("extract", pictures.photos, tmp_path / "out", *shlex.split(options))
     lines = [line for line in result.err.splitlines() if line.startswith("roibeam: ")]
     assert result.code and len(lines) == 1 and words in lines[0], result.err
     assert not (tmp_path / "out").exists()

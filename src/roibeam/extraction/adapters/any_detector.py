@@ -197,7 +197,7 @@ class ModelDetector:
         self.model, self.selection, self.mode, self.device = model, selection, mode, torch.device(device)
         self.feature_dim, self.num_classes = model.feature_dim, model.num_classes
         self.num_attributes = 0
-        self.has_distribution = model.has_distribution
+        self.has_distribution, self.describes_boxes = model.has_distribution, model.describes_boxes
 
     def describe(self) -> dict[str, Any]:
         """As `Detector.describe`."""

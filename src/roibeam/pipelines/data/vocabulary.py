@@ -188,6 +188,7 @@ class StoreClasses:
             if not has_classes(store.fingerprint):
                 source = store.fingerprint.details.get("format")
                 why = "its detector is a ResNet alone" if source is None else f"its {source} file had none"
+                why = "its boxes were given" if "backbone" in store.fingerprint.details else why
                 why = "its regions are the cells of a grid" if has_grid(store.fingerprint) else why
                 missing = f"store {store.path} has no class ids ({why})"
                 if given is not None:

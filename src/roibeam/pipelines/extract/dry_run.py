@@ -26,6 +26,7 @@ from roibeam.pipelines.extract.planning import (
     check_classes,
     extract_one,
     fitting_plan,
+    gives_distribution,
     new_images,
     new_shard_size,
 )
@@ -128,7 +129,7 @@ class DryRun:
                 *options,
             ]
         without = ""
-        if self.with_distribution and found.images:
+        if self.with_distribution:
             without = " (--distribution top-20 or none takes less)"
         return [
             *(f"note: {note}" for note in found.notes),
@@ -187,7 +188,7 @@ def dry_run(work: Work | UnlistedWork, options: RunOptions) -> DryRun:
     missing = tuple(missing_options(options.runner, options.beam_args))
     if isinstance(work, UnlistedWork):
         return DryRun(device, slots, tuple(flags), missing, None, work.reason)
-    has_many = work.options.distribution == "full" and not getattr(work.detector.config, "grid", "")
+    has_many = bool(found and found.images) and work.options.distribution == "full" and gives_distribution(work)
     return DryRun(device, slots, tuple(flags), missing, found, with_distribution=has_many)
 
 

@@ -87,6 +87,12 @@ def make_plan(work: Work, plan: Plan | None, max_failures: float, *, replaced: P
     return grown, notes
 
 
+def gives_distribution(work: Work) -> bool:
+    """Whether its detector, which is built, has probabilities of all classes, so that fewer of them can be kept."""
+    detector = shared_detector(work.detector_here)
+    return bool(detector.num_classes and getattr(detector, "has_distribution", True))
+
+
 def check_classes(work: Work) -> None:
     """Raises ValueError where a request does not fit the classes of its detector, which is built."""
     detector, weights, top_k = shared_detector(work.detector_here), work.detector.weights, work.options.top_k
@@ -102,7 +108,11 @@ def check_classes(work: Work) -> None:
         raise ValueError(f"weights {weights}: a network without classes proposes no boxes; give --boxes")
     elif not num_classes and work.vocabulary.classes is not None:
         raise ValueError(f"--vocab: weights {weights} are a ResNet alone, whose regions have no classes; leave it out")
-    if top_k is not None and not (num_classes and getattr(detector, "has_distribution", True)):
+    asked = "--boxes" if work.boxes is not None else "--image-feature region"
+    whole_photo = work.options.image_feature == "region"
+    if (whole_photo or work.boxes is not None) and not getattr(detector, "describes_boxes", True):
+        raise ValueError(f"{asked}: this detector has no vectors of given boxes; name a --backbone that makes them")
+    if top_k is not None and not gives_distribution(work):
         raise ValueError(
             f"distribution top-{top_k}: the detector gives no probabilities of all classes; leave --distribution out"
         )
@@ -424,5 +434,6 @@ def _all_failed(failures: Sequence[Failure], source: Source) -> str:
     where, detail = printable(example.location, 200), printable(example.detail, 200)
     return (
         f"none of {len(failures)} images from all over {source.location} can be extracted, most often: {reason} "
-        f"({stage}), as {where}: {detail}; mend them, or give --max-failures 1 to try all"
+        f"({stage}), as {where}: {detail}; mend {'the detector' if stage == 'detect' else 'them'}, or give "
+        "--max-failures 1 to try all"
     )

@@ -114,8 +114,8 @@ class DetectorOptions:
         default="that of the preset; butd-10-100 with a detector's folder", advanced=True,
     )] = None  # fmt: skip
     set: Annotated[tuple[str, ...], option(
-        "Change one setting, as section.field=value; may be given again. Sections: detector, conventions, selection.",
-        "FIELD=VALUE", DETECTOR, advanced=True,
+        "Change one setting, as section.field=value; may be given again. Sections: detector, backbone, conventions, "
+        "selection.", "FIELD=VALUE", DETECTOR, advanced=True,
     )] = ()  # fmt: skip
     vocab: Annotated[str | None, option(
         "Class names: vg, a file, or a folder with objects_vocab.txt and attributes_vocab.txt.", "DIR", DETECTOR,

@@ -153,6 +153,8 @@ class _Size:
 def named_detector(given: DetectorOptions) -> NamedModel | None:
     """The opened detector of another library; None for given boxes."""
     if not is_named_model(given.detector):
+        if unused := next((each for each in given.set if each.startswith("detector.")), None):
+            raise ValueError(f"--set {unused}: boxes are given, so no detector runs; leave it out")
         return None
     names = None if given.vocab is None else read_vocabulary(given.vocab).classes
     queries = () if given.queries is None else read_queries(given.queries)
@@ -166,7 +168,8 @@ def named_detector(given: DetectorOptions) -> NamedModel | None:
 def opened_backbone(given: DetectorOptions) -> NamedModel | None:
     """The opened backbone of a request; None where it names none."""
     if given.backbone is None:
-        for option, value in (("pool", given.pool), ("backbone-weights", given.backbone_weights)):
+        setting = next((each for each in given.set if each.startswith("backbone.")), None)
+        for option, value in (("pool", given.pool), ("backbone-weights", given.backbone_weights), ("set", setting)):
             if value is not None:
                 raise ValueError(f"--{option} {value}: there is no backbone; add --backbone, or leave it out")
         return None

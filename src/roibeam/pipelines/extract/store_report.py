@@ -256,12 +256,14 @@ def write_run_report(
         max_pixels=manifest.config["options"]["max_pixels"],
         exif_orientation=manifest.config["detector"]["conventions"]["exif_orientation"],
     )
-    opened: AbstractContextManager[StoredRecords] = (
+    opened: AbstractContextManager[SampledRecords | FeatureStore] = (
         nullcontext(SampledRecords(folder, manifest)) if folder.local_path is None else FeatureStore(folder.local_path)
     )
     with opened as records:
+        kept = (records.get(image_id, copy=False).class_distribution for image_id in records.ids())
+        has_distribution = next(kept, None) is not None
         page = report_page(
-            _facts(folder, plan, manifest, seconds, new_images),
+            _facts(folder, plan, manifest, seconds, new_images, has_distribution),
             records=records,
             failures=_dead_letters(folder),
             thumbnail_of=lambda image_id, hw: photo_thumbnail(location_of(image_id), hw, read_location, decode),
@@ -273,7 +275,12 @@ def write_run_report(
 
 
 def _facts(
-    folder: OutputFolder, plan: Plan, manifest: StoreManifest, seconds: float | None, timed_images: int
+    folder: OutputFolder,
+    plan: Plan,
+    manifest: StoreManifest,
+    seconds: float | None,
+    timed_images: int,
+    has_distribution: bool,
 ) -> ReportFacts:
     detector, options = manifest.config["detector"], manifest.config["options"]
     config, selection = detector["config"], detector["selection"]
@@ -293,7 +300,7 @@ def _facts(
     boxes = plan.source.get("boxes")
     regions = f"{selection['method']}, {kept}" if boxes is None else f"the boxes given in {boxes}"
     regions = "every cell of a grid" if is_grid else regions
-    distribution = "none" if is_grid else options["distribution"]
+    distribution = options["distribution"] if has_distribution else "none"
     details = (
         ("source", plan.source["location"]),
         ("detector", network),

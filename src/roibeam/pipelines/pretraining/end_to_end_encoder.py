@@ -259,7 +259,8 @@ class EndToEnd:
         if width != self.config.feature_dim:
             raise ValueError(
                 f"the region encoder makes features of width {self.config.feature_dim}, those of record "
-                f"{record.image_id!r} have {width}; name the detector that the store was extracted with (--detector)"
+                f"{record.image_id!r} have {width}; name the detector that the store was extracted with (--detector; "
+                "networks of other libraries are not trained end to end)"
             )
 
     def find_photos(self, store: FeatureStore, rows: CaptionTable) -> tuple[RecordPhotos, CaptionTable, dict[str, str]]:
