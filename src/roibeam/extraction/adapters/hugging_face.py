@@ -12,7 +12,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -39,6 +39,10 @@ _MOST_CARD = 2**20
 _REFUSED = ("auto_map", "quantization_config", "fusion_config")
 _COUNTS, _MOST_COUNTED = ("layers", "depth", "depths", "blocks", "repeats", "labels"), 2**16
 _ATTENTION = (None, "eager", "sdpa")  # others are packages, or code of a hub
+# Models whose `backbone` is a name in timm; of others, and with other signs, it is a repository or folder.
+_WITH_TIMM = (
+    *("timm_backbone", "detr", "conditional_detr", "deformable_detr", "dab-detr", "table-transformer", "omdet-turbo"),
+)
 _LICENSE = re.compile(r"^license(?:_name)?:(?:[ \t]*\[?|\s*\n- *)[\"']?([^\s\"'#\[\],-][^\s\"'#\[\],]*)", re.MULTILINE)
 _PROBE = (256, 384)  # sides of the photo that tells strides
 _CONVOLUTIONAL_SIDE = 800  # of photos in a network without positions
@@ -145,13 +149,14 @@ def _refused(content: Any) -> Iterator[str]:
         for value in content if isinstance(content, list) else ():
             yield from _refused(value)
         return
-    timm = content.get("use_timm_backbone", False) is True and find_spec("timm") is not None
+    known = content.get("backbone_config") or content.get("model_type") in _WITH_TIMM
     for key, value in content.items():
         counted = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int | float)]
         if (
             (key in _REFUSED and value)
             or (key.endswith(("attn_implementation", "_implementation_internal")) and value not in _ATTENTION)
-            or (key == "backbone" and isinstance(value, str) and not content.get("backbone_config") and not timm)
+            or (key == "backbone" and isinstance(value, str) and not (known and re.fullmatch(r"[\w.]+", value)))
+            or (key == "model_type" and value == "timm_wrapper")  # its settings go to timm, paths among them
             or (key.endswith(_COUNTS) and max(counted, default=0) > _MOST_COUNTED)
         ):
             yield f"{key} {json.dumps(value)}"
@@ -173,12 +178,22 @@ def read_config(model: NamedModel) -> Any:
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise ValueError(f"{model.name}: its model_type {printable(repr(kind))} is none that transformers knows")
-    with _inside_transformers(model):
-        return CONFIG_MAPPING[kind].from_dict(settings)
+    name, more = settings.get("backbone"), settings.get("backbone_kwargs")
+    with inside_transformers(model):
+        if isinstance(name, str) and not settings.get("backbone_config"):  # transformers might ask the hub for it
+            settings["use_timm_backbone"] = True
+            if more:
+                settings["backbone_config"] = {**more, "model_type": "timm_backbone", "backbone": name}
+        config = CONFIG_MAPPING[kind].from_dict(settings)
+        backbone = getattr(config, "backbone_config", None)
+        if getattr(backbone, "model_type", "") == "timm_backbone" and find_spec("timm") is None:
+            words = "pip install 'roibeam[timm]', or name a revision without it (of facebook/detr-*: @no_timm)"
+            raise ValueError(f"{model.name}: its backbone is one of timm, which is not installed: {words}")
+        return config
 
 
 @contextmanager
-def _inside_transformers(model: NamedModel) -> Iterator[None]:
+def inside_transformers(model: NamedModel) -> Iterator[None]:
     """Gives errors one line, as settings of a stranger raise almost anything, and shows no bars and reports: what they
     tell is checked here."""
     from transformers.utils import logging
@@ -244,7 +259,7 @@ def load_network(model: NamedModel, auto_class: Any, device: str, *, unused: tup
         raise ValueError(f"{model.name}: a {config.model_type} is no model for {auto_class.__name__}")
     weights = read_weights(model)
     kind = _measured_class(model, auto_class, config, weights)
-    with _inside_transformers(model):
+    with inside_transformers(model):
         network, loaded = kind.from_pretrained(
             None,
             config=config,
@@ -284,7 +299,7 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
 
     hook = register_module_module_registration_hook(counted)
     try:
-        with _inside_transformers(model), torch.device("meta"), no_init_weights(), meta_device_safe_creation_ops():
+        with inside_transformers(model), torch.device("meta"), no_init_weights(), meta_device_safe_creation_ops():
             network = auto_class.from_config(config, dtype=torch.float32)
     finally:
         hook.remove()
@@ -293,6 +308,12 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
     if numbers > _SHARED * there + _SPARE_NUMBERS:
         raise ValueError(f"{model.name}: its settings are of {numbers:,} numbers, its files hold {there:,}")
     return type(network)
+
+
+def digest_of(tensors: Iterable[Tensor]) -> str:
+    """Digest of weights as numbers, without their names, which differ between versions of transformers."""
+    each = {weights_digest({"": tensor}) for tensor in tensors if tensor.is_floating_point()}
+    return hashlib.sha256("".join(sorted(each)).encode()).hexdigest()
 
 
 def load_backbone(model: NamedModel, device: str, mode: str) -> VisionBackbone:
@@ -306,7 +327,7 @@ def load_backbone(model: NamedModel, device: str, mode: str) -> VisionBackbone:
     folder = model_folder(model)
     if not any((folder / f"{name}_config.json").is_file() for name in ("preprocessor", "processor")):
         raise ValueError(f"{model.name}: has no preprocessor_config.json, which says how photos are resized and scaled")
-    with _inside_transformers(model):
+    with inside_transformers(model):
         processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="torchvision")
         return VisionBackbone(model, network, processor, part, int(layer) if layer else None)
 
@@ -495,7 +516,7 @@ class VisionBackbone:
         """Of the weights that are read: no text tower, and no pooler of tokens."""
         left_out = ("text",) if self._part == "projection" else ("pooler.",) if self._part == "tokens" else ()
         state = self._network.state_dict()
-        return weights_digest({name: value for name, value in state.items() if not name.startswith(left_out)})
+        return digest_of(value for name, value in state.items() if not name.startswith(left_out))
 
     def describe(self, pool: str) -> dict[str, Any]:
         """As `VisionNetwork.describe`. The settings are those of the file, which no version of transformers changes."""
@@ -505,7 +526,7 @@ class VisionBackbone:
         side = {"longest_side": self._longest, "multiple_of": self._cell}
         numbers = [(name, getattr(found, name)) for name in (*_PIXEL_NUMBERS, *_RARE_NUMBERS) if hasattr(found, name)]
         described = {
-            "name": f"hf:{self._model.target if self._model.revision else 'folder'}#{self._part}",
+            "name": f"hf:{self._network.config.model_type}#{self._part}",
             "layer": self._layer,
             "vector": vector,
             "weights": self._digest,

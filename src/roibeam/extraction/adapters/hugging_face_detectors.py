@@ -20,13 +20,13 @@ from torch import Tensor
 
 from roibeam.extraction.adapters.any_detector import Detections
 from roibeam.extraction.adapters.hugging_face import (
-    _inside_transformers,
+    digest_of,
+    inside_transformers,
     load_network,
     model_folder,
     read_config,
     read_json,
 )
-from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.messages import printable
 
@@ -110,7 +110,7 @@ class HuggingFaceDetector:
         self.feature_dim = int(getattr(sizes, _WIDTHS.get(self.family, "d_model")))
         settings = read_json(model_folder(model) / "config.json", model.name).items()
         self._settings = _digest({name: value for name, value in settings if name not in _NO_RULES})
-        self._weights = weights_digest(network.state_dict())
+        self._weights = digest_of(network.state_dict().values())
 
     def describe(self) -> dict[str, Any]:
         """See `DetectionModel.describe`."""
@@ -118,8 +118,7 @@ class HuggingFaceDetector:
         queries = list(self.model.queries)
         tokens = {"tokens": _digest(self.processor.tokenizer(queries)["input_ids"])} if queries else {}
         return {
-            "name": f"hf:{self.model.target if self.model.revision else 'folder'}",
-            "model_type": self.family,
+            "name": f"hf:{self.family}",
             "weights": self._weights,
             "settings": self._settings,
             "processor": {
@@ -264,7 +263,7 @@ def _processor(model: NamedModel, config: Any) -> Any:
     from transformers.image_utils import SizeDict
 
     folder = {"pretrained_model_name_or_path": model_folder(model), "local_files_only": True}
-    with _inside_transformers(model):
+    with inside_transformers(model):
         processor = images = AutoImageProcessor.from_pretrained(
             **folder, trust_remote_code=False, backend="torchvision"
         )
@@ -295,7 +294,7 @@ def _processor(model: NamedModel, config: Any) -> Any:
                 raise ValueError(
                     f"{model.name}: {name} has {side} {printable(str(pixels))}; expected 1 to {_MOST_PIXELS} pixels"
                 )
-    with _inside_transformers(model):
+    with inside_transformers(model):
         images(images=[np.zeros((2, 3, 3), np.uint8)], **_OPTIONS)
     return processor
 
