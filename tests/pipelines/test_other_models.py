@@ -123,6 +123,7 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
     result = roibeam("extract", pictures.photos, store, *others)
     assert result.code and "was made with other settings: feature_space.backbone.code" in result.err
     assert "nothing to do" in ok(roibeam("extract", pictures.photos, store, *again)).out
+    assert "made by a model of another library: name it again" in roibeam("extract", pictures.photos, store).err
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def open_detector(
     with_boxes = request.images.boxes is not None
     recorded = None if plan is None else _recorded(plan)
     if recorded is None and plan is not None:
-        _check_named_again(given, plan, store)
+        check_named_again(given, plan, str(store))
     backbone = opened_backbone(given)
     if backbone is not None and not request.run.json:
         tell(f"vectors by {backbone.name}")
@@ -188,10 +188,10 @@ def check_others(given: DetectorOptions, *, with_boxes: bool) -> None:
         raise ValueError("--vocab and --queries are of a detector; given boxes have no classes: leave them out")
 
 
-def _check_named_again(given: DetectorOptions, plan: Plan, store: OutputFolder) -> None:
+def check_named_again(given: DetectorOptions, plan: Plan, store: str) -> None:
     """Raises ValueError where a store was made by models that only the user may name, and the request names none."""
     space = plan.settings.get("feature_space", {})
-    if given.detector is given.backbone is None and ("backbone" in space or "config" not in space.get("detector", {})):
+    if given.detector is given.backbone is None and ("backbone" in space or "config" not in space.get("detector", ("config",))):
         raise ValueError(
             f"{store} was made by a model of another library: name it again, --detector and --backbone as before "
             f"(nothing runs because a store says so)"
