@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,14 +49,9 @@ _MOST_SIDE, _MOST_CELLS = 8192, 2**17  # of a photo in a network
 _OWN_SIZES = ("crop_pct", "max_num_patches")  # settings of processors that cut photos, or choose a size by themselves
 _PIXEL_NUMBERS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
 _RARE_NUMBERS = ("rescale_offset", "include_top", "do_flip_channel_order")
+# Of config.json: what does not decide the numbers, or stands elsewhere.
 _NO_SETTINGS = (
-    "_name_or_path",
-    "transformers_version",
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "id2label",
-    "label2id",
+    *("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "id2label", "label2id"),
 )
 # Numbers and modules of a network beside those that its file gives reason for.
 _SHARED, _SPARE_NUMBERS, _SPARE_MODULES, _MODULES_A_TENSOR = 8, 2**26, 2000, 16
@@ -137,9 +131,8 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{where}: expected a JSON object, got {type(content).__name__}")
     if refused is not None:
-        raise ValueError(
-            f"{where}: {printable(refused)} is refused: it wants code or weights from elsewhere, or millions"
-        )
+        reason = "it wants code or weights from elsewhere, or millions"
+        raise ValueError(f"{where}: {printable(refused)} is refused: {reason}")
     return content
 
 
@@ -316,6 +309,13 @@ def digest_of(tensors: Iterable[Tensor]) -> str:
     return hashlib.sha256("".join(sorted(each)).encode()).hexdigest()
 
 
+def json_digest(content: Any) -> str:
+    """Digest of JSON; of settings, those that decide the numbers."""
+    if isinstance(content, dict):
+        content = {name: value for name, value in content.items() if name not in _NO_SETTINGS}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def load_backbone(model: NamedModel, device: str, mode: str) -> VisionBackbone:
     """See `NamedModel.backbone`."""
     from transformers import AutoImageProcessor, AutoModel
@@ -352,8 +352,7 @@ class VisionBackbone:
         self._run = network.get_image_features if part == "projection" else self._network
         self._options = inspect.signature(getattr(self._run, "forward", self._run)).parameters
         written = read_json(model_folder(model) / "config.json", model.name)
-        settings = {**(written.get("vision_config") or written)}.items()
-        self._settings = {name: value for name, value in settings if name not in _NO_SETTINGS}
+        self._settings = json_digest(written.get("vision_config") or written)
         config = getattr(network.config, "vision_config", network.config)
         # One grid from patches to the end, or fewer cells with each stage.
         self._one_grid = (
@@ -438,7 +437,7 @@ class VisionBackbone:
         if self._one_grid:
             return sides[0] // self._cell, sides[1] // self._cell
         maps = found.get("reshaped_hidden_states") or found["hidden_states"]
-        rows, columns = maps[-1 if layer is None else layer].shape[2:]
+        rows, columns = maps[-1 if layer is None else layer].shape[-2:]
         return rows, columns
 
     def _map(self, found: Any, sides: tuple[int, int]) -> Tensor:
@@ -530,7 +529,7 @@ class VisionBackbone:
             "layer": self._layer,
             "vector": vector,
             "weights": self._digest,
-            "settings": hashlib.sha256(json.dumps(self._settings, sort_keys=True).encode()).hexdigest(),
+            "settings": self._settings,
             "input": side if pool == "roi" and self._any_shape else {"sides": list(self._square())},
             "processor": {
                 "class": type(found).__name__,
@@ -551,17 +550,3 @@ def _are_patches(states: Tensor, special: int) -> bool:
     these photos differs from the first in its first patch, the third in its last."""
     moved = (states[1:] - states[:1]).abs().sum(dim=2).argmax(dim=1).tolist()
     return moved == [special, states.shape[1] - 1]
-
-
-def class_names(model: NamedModel) -> Any:
-    """See `NamedModel.names`."""
-    return _detectors().class_names(model)
-
-
-def load_detector(model: NamedModel, device: str, mode: str) -> Any:
-    """See `NamedModel.detector`."""
-    return _detectors().load_detector(model, device, mode)
-
-
-def _detectors() -> Any:
-    return import_module("roibeam.extraction.adapters.hugging_face_detectors")  # which imports this file
