@@ -350,10 +350,8 @@ def build_any_detector(
     if isinstance(detector, NamedModel):
         model = detector.detector(device, mode)
         if backbone is None and not model.feature_dim:
-            raise ValueError(
-                f"--detector {detector.name} has no vectors of its own; add a --backbone, such as "
-                f"torchvision:resnet50@layer4 or hf:facebook/dinov2-base#tokens"
-            )
+            words = "add a --backbone, such as torchvision:resnet50@layer4 or hf:facebook/dinov2-base#tokens"
+            raise ValueError(f"--detector {detector.name} has no vectors of its own; {words}")
         detector = ModelDetector(model, selection, device=device, mode=mode)
     if backbone is None:
         assert isinstance(detector, ModelDetector)

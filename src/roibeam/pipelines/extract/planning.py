@@ -103,9 +103,7 @@ def check_classes(work: Work) -> None:
     elif not num_classes and work.vocabulary.classes is not None:
         raise ValueError(f"--vocab: weights {weights} are a ResNet alone, whose regions have no classes; leave it out")
     if top_k is not None and not (num_classes and getattr(detector, "has_distribution", True)):
-        raise ValueError(
-            f"distribution top-{top_k}: the detector gives no probabilities of all classes; leave --distribution out"
-        )
+        raise ValueError(f"distribution top-{top_k}: the detector gives no probabilities of all classes; leave it out")
     if top_k is not None and top_k > num_classes + 1:
         raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
 

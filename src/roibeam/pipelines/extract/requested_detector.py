@@ -192,13 +192,10 @@ def check_others(given: DetectorOptions, *, with_boxes: bool) -> None:
 def check_named_again(given: DetectorOptions, plan: Plan, store: str) -> None:
     """Raises ValueError where a store was made by models that only the user may name, and the request names none."""
     space = plan.settings.get("feature_space", {})
-    if given.detector is given.backbone is None and (
-        "backbone" in space or "config" not in space.get("detector", ("config",))
-    ):
-        raise ValueError(
-            f"{store} was made by a model of another library: name it again, --detector and --backbone as before "
-            f"(nothing runs because a store says so)"
-        )
+    is_theirs = "backbone" in space or "config" not in space.get("detector", ("config",))
+    if is_theirs and given.detector is given.backbone is None:
+        words = "name it again, --detector and --backbone as before (nothing runs because a store says so)"
+        raise ValueError(f"{store} was made by a model of another library: {words}")
 
 
 def chosen_detector(given: DetectorOptions) -> ChosenDetector:
@@ -267,10 +264,8 @@ def _look_at(given: DetectorOptions, *, with_boxes: bool) -> None:
         detectron2_parts(config, given)
     elif not is_of_others(given, with_boxes=with_boxes):
         if given.detector is given.preset is given.weights is None and given.backbone is not None:
-            raise ValueError(
-                f"--backbone {given.backbone} makes vectors of boxes: say where these come from, --detector NAME or "
-                f"--boxes FILE"
-            )
+            words = "say where these come from, --detector NAME or --boxes FILE"
+            raise ValueError(f"--backbone {given.backbone} makes vectors of boxes: {words}")
         chosen_detector(given)
 
 
