@@ -198,7 +198,7 @@ class ModelDetector:
         self.model, self.selection, self.mode, self.device = model, selection, mode, torch.device(device)
         self.feature_dim, self.num_classes = model.feature_dim, model.num_classes
         self.num_attributes = 0
-        self.has_distribution = model.has_distribution
+        self.has_distribution, self.describes_boxes = model.has_distribution, model.describes_boxes
 
     def describe(self) -> dict[str, Any]:
         """As `Detector.describe`."""
@@ -232,7 +232,7 @@ class ModelDetector:
         image_hw = photo.shape[:2]
         boxes = None if given is None else clip_boxes(checked_boxes(given), image_hw)
         describer: Any = self.model
-        if not self.model.describes_boxes and (boxes is not None or whole_image):
+        if not self.describes_boxes and (boxes is not None or whole_image):
             raise ValueError("this detector has no vectors of given boxes; name a --backbone that makes them")
         found = self.model(photo) if boxes is None else describer.describe_boxes(photo, boxes)
         regions = kept_regions(self.selection, HostCopy(self._scored(found, boxes)), image_hw)

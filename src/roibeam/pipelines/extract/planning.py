@@ -88,7 +88,7 @@ def make_plan(work: Work, plan: Plan | None, max_failures: float, *, replaced: P
 
 
 def check_classes(work: Work) -> None:
-    """Raises ValueError where a request does not fit the classes of its detector, which is built."""
+    """Raises ValueError where a request does not fit its detector, which is built."""
     detector, weights, top_k = shared_detector(work.detector_here), work.detector.weights, work.options.top_k
     num_classes, config = detector.num_classes, work.detector.config
     if not isinstance(config, DetectorConfig):  # of its own networks it is known before they are built
@@ -102,6 +102,9 @@ def check_classes(work: Work) -> None:
         raise ValueError(f"weights {weights}: a network without classes proposes no boxes; give --boxes")
     elif not num_classes and work.vocabulary.classes is not None:
         raise ValueError(f"--vocab: weights {weights} are a ResNet alone, whose regions have no classes; leave it out")
+    given = "--boxes" if work.boxes is not None else "--image-feature region"
+    if (work.boxes or work.options.image_feature == "region") and not getattr(detector, "describes_boxes", True):
+        raise ValueError(f"{given}: the detector has no vectors of given boxes; name a --backbone that makes them")
     if top_k is not None and not (num_classes and getattr(detector, "has_distribution", True)):
         raise ValueError(f"distribution top-{top_k}: the detector gives no probabilities of all classes; leave it out")
     if top_k is not None and top_k > num_classes + 1:
