@@ -124,6 +124,7 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
     result = roibeam("extract", pictures.photos, store, *others)
     assert result.code and "was made with other settings: feature_space.backbone.code" in result.err
     assert "nothing to do" in ok(roibeam("extract", pictures.photos, store, *again)).out
+    assert "made by a model of another library: name it again" in roibeam("extract", pictures.photos, store).err
     plan = ok(roibeam("extract", pictures.photos, tmp_path / "new", *again, "--dry-run")).out
     assert "kB per image\n" in plan, plan  # no advice about probabilities that are not kept
 
@@ -138,6 +139,7 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
         ("--detector python:OWN:halves --pool crop", "there is no backbone"),
         ("--detector python:OWN:halves --batched", "takes one photo at a time; leave --batched out"),
         ("--detector python:OWN:halves --distribution top-2", "gives no probabilities of all classes"),
+        ("--detector python:OWN:halves --image-feature region", "region: the detector has no vectors of given boxes"),
         ("--detector python:OWN", "expected python:FILE.py:FUNCTION"),
         ("--detector toy --backbone resnet50", "names no model; expected one such as torchvision:"),
         ("--detector toy --backbone python:OWN:colour --pool roi", "gives no map of the photo; take --pool crop"),
@@ -148,6 +150,8 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
         ("--backbone python:OWN:colour --boxes BOXES --set detector.longest_side=9", "are given, so no detector runs"),
         ("--detector facebook/detr-resnet-50", "names of other libraries' models begin with torchvision:, hf: or"),
         ("--detector toy --queries OWN", "takes none; leave it out"),
+        ("--detector python:OWN:halves --queries OWN", "looks for its own classes and takes no queries"),
+        ("--detector mask-rcnn-r101-fpn --weights OWN --queries OWN", "own.py does not go with --detector mask-rcnn"),
         ("--detector toy --backbone python:OWN:colour --set backbone.name=x", "backbone has no field 'name'"),
     ],
 )
@@ -163,6 +167,25 @@ def test_what_does_not_fit_is_one_line_before_anything_is_written(
     lines = [line for line in result.err.splitlines() if line.startswith("roibeam: ")]
     assert result.code and len(lines) == 1 and words in lines[0], result.err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("detector", "others", "words"),
+    [
+        ("OWN:halves", {"pool": "crop"}, "pool: python:.*takes no such argument"),
+        ("OWN:halves", {"preset": "vinvl", "colour": 1}, "colour, preset: python:.*takes no such argument"),
+        ("toy", {"queries": "OWN"}, "queries: toy takes no such argument"),
+        ("toy", {"backbone": "OWN:colour", "queries": "OWN"}, "queries: toy takes no such argument"),
+    ],
+)
+def test_arguments_that_would_be_ignored_are_refused(
+    models: Path, detector: str, others: dict[str, str], words: str
+) -> None:
+    own = f"python:{models}"
+    with pytest.raises(ValueError, match=words):
+        build_detector(
+            detector.replace("OWN", own), **{name: str(value).replace("OWN", own) for name, value in others.items()}
+        )
 
 
 def test_what_is_trained_end_to_end_is_of_the_visual_genome_family() -> None:

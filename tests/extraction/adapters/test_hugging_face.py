@@ -344,6 +344,15 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "kernels of a hub": (changed("config.json", _attn_implementation="a/b"), "_attn_implementation .*a/b.* is refused"),
     "packages": (changed("config.json", quantization_config={"quant_method": "x"}), "quantization_config"),
     "another repository": (changed("config.json", backbone="a/b"), "backbone .*a/b.* is refused"),
+    "a repository by timm": (
+        changed("config.json", backbone_config={"model_type": "timm_backbone", "backbone": "hf-hub:a/b"}),
+        "backbone .*hf-hub:a/b.* is refused",
+    ),
+    "a folder by timm": (changed("config.json", model_type="detr", backbone="local-dir:b"), "local-dir:b.* is refused"),
+    "settings for timm": (
+        changed("config.json", vision_config={"model_type": "timm_wrapper"}),
+        "timm_wrapper.*refused",
+    ),
     "unknown": (changed("config.json", model_type="newest"), "model_type 'newest' is none that transformers knows"),
     "no type": (changed("config.json", model_type=None), "model_type None"),
     "a text model": (changed("config.json", model_type="bert", vocab_size=9), "missing|no network"),
@@ -425,7 +434,7 @@ def hub(folder, tmp_path, monkeypatch):
     return asked, tmp_path / "snapshots" / "c0ffee"
 
 
-def test_a_repository_is_fetched_once_and_again_by_its_commit_where_it_is_not(hub):
+def test_a_repository_is_fetched_once_and_again_by_its_commit_where_it_is_not(hub, folder):
     asked, snapshot = hub
     model = NamedModel("hf:a/vit@main#tokens").opened()
     assert (model.revision, model.license, model.folder) == ("c0ffee", "apache-2.0", str(snapshot))
@@ -433,7 +442,8 @@ def test_a_repository_is_fetched_once_and_again_by_its_commit_where_it_is_not(hu
         "README.md", "config.json", "model.safetensors", "preprocessor_config.json",
     ]  # fmt: skip
     first = model.backbone("cpu", "exact").describe("roi")
-    assert asked == [("a/vit", "main")] and first["name"] == "hf:a/vit#tokens"
+    assert asked == [("a/vit", "main")] and first["name"] == "hf:vit#tokens"
+    assert first == opened(folder("vit")).backbone("cpu", "exact").describe("roi")  # a folder of the same files
     shutil.rmtree(snapshot)  # as on a worker
     assert model.backbone("cpu", "exact").describe("roi") == first
     assert set(asked[1:]) == {("a/vit", "c0ffee")}

@@ -44,7 +44,7 @@ def _detr(kind: Any, stages: tuple[str, ...] = ("stage4",), width: str = "d_mode
         **dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads"), 2),
         **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 16),
     }
-    return kind(**sizes, **options)
+    return kind(**sizes | options)
 
 
 THREE = ("stage2", "stage3", "stage4")
@@ -90,6 +90,10 @@ RT_PROCESSOR = lambda: hf.RTDetrImageProcessor(size=SQUARE)  # noqa: E731
 # family: its config, its image processor
 FIXED: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "detr": (lambda: _detr(hf.DetrConfig), lambda: hf.DetrImageProcessor(size=EDGES)),
+    "detr_of_timm": (  # as facebook/detr-resnet-50
+        lambda: _detr(hf.DetrConfig, backbone_config=None, use_timm_backbone=True, backbone="test_resnet"),
+        lambda: hf.DetrImageProcessor(size=EDGES),
+    ),
     "table_transformer": (
         lambda: _detr(hf.TableTransformerConfig),
         lambda: hf.DetrImageProcessor(size=EDGES, pad_size={"height": 96, "width": 96}),
@@ -138,7 +142,7 @@ FIXED: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: hf.RfDetrImageProcessor(size=SQUARE),
     ),
 }
-SOFTMAX = ("detr", "table_transformer", "yolos")
+SOFTMAX = ("detr", "detr_of_timm", "table_transformer", "yolos")
 
 
 def _clip_tokenizer(length: int) -> Any:
@@ -246,6 +250,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
     made: dict[str, tuple[Path, Any, Any]] = {}
 
     def of(family: str) -> tuple[Path, Any, Any]:
+        if "timm" in family:
+            pytest.importorskip("timm")
         if family not in made:
             torch.manual_seed(len(family))
             if family in FIXED:
@@ -564,6 +570,21 @@ def test_a_tokenizer_without_its_file_is_refused(family: str, saved: Any, tmp_pa
     (tmp_path / "copy" / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="'cat' has no word that its tokenizer knows"):
         _named(tmp_path / "copy", family).names()
+
+
+@pytest.mark.parametrize("more", [{}, {"backbone_kwargs": {"in_chans": 3, "out_indices": [1, 2, 3, 4]}}])
+def test_a_backbone_of_timm_is_one_however_it_is_written(
+    more: Any, saved: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Files of before version 5 of transformers, which today asks the hub what their name means."""
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the hub was asked"))
+    folder = saved("detr_of_timm")[0]
+    older = {"backbone_config": None, "backbone": "test_resnet", "use_timm_backbone": True, **more}
+    model = _named(_changed(folder, tmp_path / "older", "config.json", older), "detr")
+    _same(_detected(model).vectors, _detected(_named(folder, "detr")).vectors)
+    monkeypatch.setattr("roibeam.extraction.adapters.hugging_face.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"timm, which is not installed: pip install 'roibeam\[timm\]', or name"):
+        model.names()
 
 
 def test_nothing_is_loaded_from_elsewhere(saved: Any, tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ class ModelDetector:
         image_hw = photo.shape[:2]
         boxes = None if given is None else clip_boxes(checked_boxes(given), image_hw)
         describer: Any = self.model
-        if not self.model.describes_boxes and (boxes is not None or whole_image):
+        if not self.describes_boxes and (boxes is not None or whole_image):
             raise ValueError("this detector has no vectors of given boxes; name a --backbone that makes them")
         found = self.model(photo) if boxes is None else describer.describe_boxes(photo, boxes)
         regions = kept_regions(self.selection, HostCopy(self._scored(found, boxes)), image_hw)
@@ -346,23 +346,18 @@ def build_any_detector(
     Raises:
         ValueError: for a model that does not fit, or a detector without vectors of its own and no backbone.
     """
-    found: RegionDetector | None = None
     if isinstance(detector, NamedModel):
         model = detector.detector(device, mode)
         if backbone is None and not model.feature_dim:
-            raise ValueError(
-                f"--detector {detector.name} has no vectors of its own; add a --backbone, such as "
-                f"torchvision:resnet50@layer4 or hf:facebook/dinov2-base#tokens"
-            )
-        found = ModelDetector(model, selection, device=device, mode=mode)
-    else:
-        found = detector
+            words = "add a --backbone, such as torchvision:resnet50@layer4 or hf:facebook/dinov2-base#tokens"
+            raise ValueError(f"--detector {detector.name} has no vectors of its own; {words}")
+        detector = ModelDetector(model, selection, device=device, mode=mode)
     if backbone is None:
-        assert isinstance(found, ModelDetector)
-        return found
+        assert isinstance(detector, ModelDetector)
+        return detector
     at_once = CROPS_AT_ONCE * (1 if torch.device(device).type == "cpu" else 2)
-    described = RegionBackbone(backbone.backbone(device, mode), backbone.pool, backbone.name, at_once)
-    return BackboneDetector(found, described, device=device, mode=mode)
+    region_backbone = RegionBackbone(backbone.backbone(device, mode), backbone.pool, backbone.name, at_once)
+    return BackboneDetector(detector, region_backbone, device=device, mode=mode)
 
 
 def build_detector(
@@ -406,16 +401,20 @@ def build_detector(
 
 
 def _with_others(detector: Any, known: dict[str, Any], others: OtherModels, *, given_boxes: bool) -> object:
-    queries, backbone = others.get("queries"), None
-    selection = named("selection", known.get("selection", DETECTIONS), SELECTIONS)
-    if (name := others.get("backbone")) is not None:
-        backbone = NamedModel(name, others.get("backbone_weights", ""), pool=others.get("pool", "")).opened()
+    takes = {"weights", "queries"} if is_named_model(detector) else {"preset", "weights", "conventions"}
+    takes |= {"device", "mode", "selection"} | (
+        set(OtherModels.__annotations__) - {"queries"} if "backbone" in others else set()
+    )
+    if wrong := sorted({*known, *others} - takes):
+        raise ValueError(f"{', '.join(wrong)}: {detector or 'the detector'} takes no such argument; leave it out")
+    selection, backbone = named("selection", known.get("selection", DETECTIONS), SELECTIONS), None
+    if "backbone" in others:
+        weights, pool = others.get("backbone_weights", ""), others.get("pool", "")
+        backbone = NamedModel(others["backbone"], weights, pool=pool).opened()
     own: RegionDetector | NamedModel | None = None
     if is_named_model(detector):
-        texts = () if queries is None else read_queries(queries)
+        texts = read_queries(others["queries"]) if "queries" in others else ()
         own = NamedModel(detector, str(known.get("weights", "")), texts).opened()
-    elif queries is not None or backbone is None:
-        raise ValueError(f"{', '.join(others)}: {detector or 'the detector'} takes no such argument; leave it out")
     elif detector or known.keys() & {"preset", "weights", "conventions"} or not given_boxes:
         own = build_network(detector, given_boxes=given_boxes, **known)
     return build_any_detector(own, backbone, selection, device=known["device"], mode=known["mode"])

@@ -12,11 +12,10 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,10 @@ _MOST_CARD = 2**20
 _REFUSED = ("auto_map", "quantization_config", "fusion_config")
 _COUNTS, _MOST_COUNTED = ("layers", "depth", "depths", "blocks", "repeats", "labels"), 2**16
 _ATTENTION = (None, "eager", "sdpa")  # others are packages, or code of a hub
+# Models whose `backbone` is a name in timm; of others, and with other signs, it is a repository or folder.
+_WITH_TIMM = (
+    *("timm_backbone", "detr", "conditional_detr", "deformable_detr", "dab-detr", "table-transformer", "omdet-turbo"),
+)
 _LICENSE = re.compile(r"^license(?:_name)?:(?:[ \t]*\[?|\s*\n- *)[\"']?([^\s\"'#\[\],-][^\s\"'#\[\],]*)", re.MULTILINE)
 _PROBE = (256, 384)  # sides of the photo that tells strides
 _CONVOLUTIONAL_SIDE = 800  # of photos in a network without positions
@@ -46,14 +49,9 @@ _MOST_SIDE, _MOST_CELLS = 8192, 2**17  # of a photo in a network
 _OWN_SIZES = ("crop_pct", "max_num_patches")  # settings of processors that cut photos, or choose a size by themselves
 _PIXEL_NUMBERS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
 _RARE_NUMBERS = ("rescale_offset", "include_top", "do_flip_channel_order")
+# Of config.json: what does not decide the numbers, or stands elsewhere.
 _NO_SETTINGS = (
-    "_name_or_path",
-    "transformers_version",
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "id2label",
-    "label2id",
+    *("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "id2label", "label2id"),
 )
 # Numbers and modules of a network beside those that its file gives reason for.
 _SHARED, _SPARE_NUMBERS, _SPARE_MODULES, _MODULES_A_TENSOR = 8, 2**26, 2000, 16
@@ -133,9 +131,8 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{where}: expected a JSON object, got {type(content).__name__}")
     if refused is not None:
-        raise ValueError(
-            f"{where}: {printable(refused)} is refused: it wants code or weights from elsewhere, or millions"
-        )
+        reason = "it wants code or weights from elsewhere, or millions"
+        raise ValueError(f"{where}: {printable(refused)} is refused: {reason}")
     return content
 
 
@@ -145,13 +142,14 @@ def _refused(content: Any) -> Iterator[str]:
         for value in content if isinstance(content, list) else ():
             yield from _refused(value)
         return
-    timm = content.get("use_timm_backbone", False) is True and find_spec("timm") is not None
+    known = content.get("backbone_config") or content.get("model_type") in _WITH_TIMM
     for key, value in content.items():
         counted = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int | float)]
         if (
             (key in _REFUSED and value)
             or (key.endswith(("attn_implementation", "_implementation_internal")) and value not in _ATTENTION)
-            or (key == "backbone" and isinstance(value, str) and not content.get("backbone_config") and not timm)
+            or (key == "backbone" and isinstance(value, str) and not (known and re.fullmatch(r"[\w.]+", value)))
+            or (key == "model_type" and value == "timm_wrapper")  # its settings go to timm, paths among them
             or (key.endswith(_COUNTS) and max(counted, default=0) > _MOST_COUNTED)
         ):
             yield f"{key} {json.dumps(value)}"
@@ -173,12 +171,22 @@ def read_config(model: NamedModel) -> Any:
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise ValueError(f"{model.name}: its model_type {printable(repr(kind))} is none that transformers knows")
-    with _inside_transformers(model):
-        return CONFIG_MAPPING[kind].from_dict(settings)
+    name, more = settings.get("backbone"), settings.get("backbone_kwargs")
+    with inside_transformers(model):
+        if isinstance(name, str) and not settings.get("backbone_config"):  # transformers might ask the hub for it
+            settings["use_timm_backbone"] = True
+            if more:
+                settings["backbone_config"] = {**more, "model_type": "timm_backbone", "backbone": name}
+        config = CONFIG_MAPPING[kind].from_dict(settings)
+        backbone = getattr(config, "backbone_config", None)
+        if getattr(backbone, "model_type", "") == "timm_backbone" and find_spec("timm") is None:
+            words = "pip install 'roibeam[timm]', or name a revision without it (of facebook/detr-*: @no_timm)"
+            raise ValueError(f"{model.name}: its backbone is one of timm, which is not installed: {words}")
+        return config
 
 
 @contextmanager
-def _inside_transformers(model: NamedModel) -> Iterator[None]:
+def inside_transformers(model: NamedModel) -> Iterator[None]:
     """Gives errors one line, as settings of a stranger raise almost anything, and shows no bars and reports: what they
     tell is checked here."""
     from transformers.utils import logging
@@ -244,7 +252,7 @@ def load_network(model: NamedModel, auto_class: Any, device: str, *, unused: tup
         raise ValueError(f"{model.name}: a {config.model_type} is no model for {auto_class.__name__}")
     weights = read_weights(model)
     kind = _measured_class(model, auto_class, config, weights)
-    with _inside_transformers(model):
+    with inside_transformers(model):
         network, loaded = kind.from_pretrained(
             None,
             config=config,
@@ -284,7 +292,7 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
 
     hook = register_module_module_registration_hook(counted)
     try:
-        with _inside_transformers(model), torch.device("meta"), no_init_weights(), meta_device_safe_creation_ops():
+        with inside_transformers(model), torch.device("meta"), no_init_weights(), meta_device_safe_creation_ops():
             network = auto_class.from_config(config, dtype=torch.float32)
     finally:
         hook.remove()
@@ -293,6 +301,19 @@ def _measured_class(model: NamedModel, auto_class: Any, config: Any, weights: di
     if numbers > _SHARED * there + _SPARE_NUMBERS:
         raise ValueError(f"{model.name}: its settings are of {numbers:,} numbers, its files hold {there:,}")
     return type(network)
+
+
+def digest_of(tensors: Iterable[Tensor]) -> str:
+    """Digest of weights as numbers, without their names, which differ between versions of transformers."""
+    each = {weights_digest({"": tensor}) for tensor in tensors if tensor.is_floating_point()}
+    return hashlib.sha256("".join(sorted(each)).encode()).hexdigest()
+
+
+def json_digest(content: Any) -> str:
+    """Digest of JSON; of settings, those that decide the numbers."""
+    if isinstance(content, dict):
+        content = {name: value for name, value in content.items() if name not in _NO_SETTINGS}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def load_backbone(model: NamedModel, device: str, mode: str) -> VisionBackbone:
@@ -306,7 +327,7 @@ def load_backbone(model: NamedModel, device: str, mode: str) -> VisionBackbone:
     folder = model_folder(model)
     if not any((folder / f"{name}_config.json").is_file() for name in ("preprocessor", "processor")):
         raise ValueError(f"{model.name}: has no preprocessor_config.json, which says how photos are resized and scaled")
-    with _inside_transformers(model):
+    with inside_transformers(model):
         processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="torchvision")
         return VisionBackbone(model, network, processor, part, int(layer) if layer else None)
 
@@ -331,8 +352,7 @@ class VisionBackbone:
         self._run = network.get_image_features if part == "projection" else self._network
         self._options = inspect.signature(getattr(self._run, "forward", self._run)).parameters
         written = read_json(model_folder(model) / "config.json", model.name)
-        settings = {**(written.get("vision_config") or written)}.items()
-        self._settings = {name: value for name, value in settings if name not in _NO_SETTINGS}
+        self._settings = json_digest(written.get("vision_config") or written)
         config = getattr(network.config, "vision_config", network.config)
         # One grid from patches to the end, or fewer cells with each stage.
         self._one_grid = (
@@ -417,7 +437,7 @@ class VisionBackbone:
         if self._one_grid:
             return sides[0] // self._cell, sides[1] // self._cell
         maps = found.get("reshaped_hidden_states") or found["hidden_states"]
-        rows, columns = maps[-1 if layer is None else layer].shape[2:]
+        rows, columns = maps[-1 if layer is None else layer].shape[-2:]
         return rows, columns
 
     def _map(self, found: Any, sides: tuple[int, int]) -> Tensor:
@@ -495,7 +515,7 @@ class VisionBackbone:
         """Of the weights that are read: no text tower, and no pooler of tokens."""
         left_out = ("text",) if self._part == "projection" else ("pooler.",) if self._part == "tokens" else ()
         state = self._network.state_dict()
-        return weights_digest({name: value for name, value in state.items() if not name.startswith(left_out)})
+        return digest_of(value for name, value in state.items() if not name.startswith(left_out))
 
     def describe(self, pool: str) -> dict[str, Any]:
         """As `VisionNetwork.describe`. The settings are those of the file, which no version of transformers changes."""
@@ -505,11 +525,11 @@ class VisionBackbone:
         side = {"longest_side": self._longest, "multiple_of": self._cell}
         numbers = [(name, getattr(found, name)) for name in (*_PIXEL_NUMBERS, *_RARE_NUMBERS) if hasattr(found, name)]
         described = {
-            "name": f"hf:{self._model.target if self._model.revision else 'folder'}#{self._part}",
+            "name": f"hf:{self._network.config.model_type}#{self._part}",
             "layer": self._layer,
             "vector": vector,
             "weights": self._digest,
-            "settings": hashlib.sha256(json.dumps(self._settings, sort_keys=True).encode()).hexdigest(),
+            "settings": self._settings,
             "input": side if pool == "roi" and self._any_shape else {"sides": list(self._square())},
             "processor": {
                 "class": type(found).__name__,
@@ -530,17 +550,3 @@ def _are_patches(states: Tensor, special: int) -> bool:
     these photos differs from the first in its first patch, the third in its last."""
     moved = (states[1:] - states[:1]).abs().sum(dim=2).argmax(dim=1).tolist()
     return moved == [special, states.shape[1] - 1]
-
-
-def class_names(model: NamedModel) -> Any:
-    """See `NamedModel.names`."""
-    return _detectors().class_names(model)
-
-
-def load_detector(model: NamedModel, device: str, mode: str) -> Any:
-    """See `NamedModel.detector`."""
-    return _detectors().load_detector(model, device, mode)
-
-
-def _detectors() -> Any:
-    return import_module("roibeam.extraction.adapters.hugging_face_detectors")  # which imports this file

@@ -8,8 +8,6 @@ from; of OWL-ViT and OWLv2 the class head's embedding of the patch, which is com
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +18,14 @@ from torch import Tensor
 
 from roibeam.extraction.adapters.any_detector import Detections
 from roibeam.extraction.adapters.hugging_face import (
-    _inside_transformers,
+    digest_of,
+    inside_transformers,
+    json_digest,
     load_network,
     model_folder,
     read_config,
     read_json,
 )
-from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.messages import printable
 
@@ -52,9 +51,6 @@ _INPUT_RULES = (
     *("do_resize", "size", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
     *("do_pad", "pad_size", "size_divisor"),
 )
-
-# Of config.json: what does not decide the numbers, or stands elsewhere.
-_NO_RULES = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "id2label", "label2id", "architectures")
 
 
 def class_names(model: NamedModel) -> tuple[str, ...] | None:
@@ -108,18 +104,16 @@ class HuggingFaceDetector:
             network.language_cache_class.capacity = max(network.language_cache_class.capacity, self.num_classes)
         sizes = config.text_config if self.family in _OWL else config
         self.feature_dim = int(getattr(sizes, _WIDTHS.get(self.family, "d_model")))
-        settings = read_json(model_folder(model) / "config.json", model.name).items()
-        self._settings = _digest({name: value for name, value in settings if name not in _NO_RULES})
-        self._weights = weights_digest(network.state_dict())
+        self._settings = json_digest(read_json(model_folder(model) / "config.json", model.name))
+        self._weights = digest_of(network.state_dict().values())
 
     def describe(self) -> dict[str, Any]:
         """See `DetectionModel.describe`."""
         rules = image_processor(self.processor).to_dict()
         queries = list(self.model.queries)
-        tokens = {"tokens": _digest(self.processor.tokenizer(queries)["input_ids"])} if queries else {}
+        tokens = {"tokens": json_digest(self.processor.tokenizer(queries)["input_ids"])} if queries else {}
         return {
-            "name": f"hf:{self.model.target if self.model.revision else 'folder'}",
-            "model_type": self.family,
+            "name": f"hf:{self.family}",
             "weights": self._weights,
             "settings": self._settings,
             "processor": {
@@ -141,9 +135,7 @@ class HuggingFaceDetector:
             inputs = self.processor(images=[photo], **texts, **_OPTIONS)
         except ValueError:  # settings were tried: a side would have no pixel
             height, width = photo.shape[:2]
-            raise ValueError(
-                f"{self.model.name}: a photo of {width} x {height} pixels is too narrow for the sizes of its input"
-            ) from None
+            raise ValueError(f"{self.model.name}: a photo of {width} x {height} pixels is too narrow for it") from None
         states = {"output_hidden_states": True} if self.family in _OMDET else {}
         outputs = self.network(**inputs.to(self.device), **states)
         boxes, scores, labels, queries = self._post_processed(outputs, photo.shape[:2])
@@ -221,10 +213,6 @@ def image_processor(processor: Any) -> Any:
     return getattr(processor, "image_processor", processor)
 
 
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def _owners(token_ids: Tensor, tokenizer: Any) -> Tensor:
     """The query of each token of "[CLS] a query . another . [SEP]"; -1 of a dot and of the two ends."""
     dots = token_ids == tokenizer.convert_tokens_to_ids(".")
@@ -242,9 +230,7 @@ def _detector_config(model: NamedModel) -> Any:
     if model.queries and family not in _ZERO_SHOT:
         raise ValueError(f"{model.name}: {family} has its own classes and takes no --queries; leave them out")
     if not model.queries and family in _ZERO_SHOT:
-        raise ValueError(
-            f"{model.name}: {family} looks for what --queries names; give a file with a query on each line"
-        )
+        raise ValueError(f"{model.name}: {family} looks for what --queries names; give a file, a query a line")
     return config
 
 
@@ -264,7 +250,7 @@ def _processor(model: NamedModel, config: Any) -> Any:
     from transformers.image_utils import SizeDict
 
     folder = {"pretrained_model_name_or_path": model_folder(model), "local_files_only": True}
-    with _inside_transformers(model):
+    with inside_transformers(model):
         processor = images = AutoImageProcessor.from_pretrained(
             **folder, trust_remote_code=False, backend="torchvision"
         )
@@ -273,15 +259,11 @@ def _processor(model: NamedModel, config: Any) -> Any:
             kinds: Any = PROCESSOR_MAPPING
             processor = kinds[type(config)](images, tokenizer)
     if not hasattr(images, "post_process_object_detection"):
-        raise ValueError(
-            f"{model.name}: {type(images).__name__} is no processor of a {config.model_type}; "
-            f"expected its own preprocessor_config.json"
-        )
+        what = f"no processor of a {config.model_type}; expected its own preprocessor_config.json"
+        raise ValueError(f"{model.name}: {type(images).__name__} is {what}")
     rules = images.to_dict()
     if rules.get("do_center_crop"):
-        raise ValueError(
-            f"{model.name}: its processor cuts out the middle of a photo; boxes would not refer to the whole"
-        )
+        raise ValueError(f"{model.name}: its processor cuts out the middle of a photo, and boxes are of the whole")
     size = rules.get("size") or {}
     if model.longest_side and not size.get("longest_edge"):
         raise ValueError(f"{model.name}: its input is of one size, {size}; leave the longest side out")
@@ -292,10 +274,9 @@ def _processor(model: NamedModel, config: Any) -> Any:
     for name, sides in (("size", size), ("pad_size", rules.get("pad_size") or {})):
         for side, pixels in sides.items():
             if not isinstance(pixels, int) or not 0 < pixels <= _MOST_PIXELS:
-                raise ValueError(
-                    f"{model.name}: {name} has {side} {printable(str(pixels))}; expected 1 to {_MOST_PIXELS} pixels"
-                )
-    with _inside_transformers(model):
+                got = printable(str(pixels))
+                raise ValueError(f"{model.name}: {name} has {side} {got}; expected 1 to {_MOST_PIXELS} pixels")
+    with inside_transformers(model):
         images(images=[np.zeros((2, 3, 3), np.uint8)], **_OPTIONS)
     return processor
 
@@ -331,7 +312,5 @@ def _check_queries(model: NamedModel, config: Any, processor: Any) -> None:
             raise ValueError(f"{model.name}: query {printable(query)!r} has {tokens} tokens; at most {limit} fit")
     if joined is not None and (tokens := length(joined(queries))) > limit:
         fitting = next(n for n in range(min(len(queries), limit), 0, -1) if length(joined(queries[:n])) <= limit)
-        raise ValueError(
-            f"{model.name}: {len(queries)} queries have {tokens} tokens as one text, of which {limit} fit; "
-            f"give the first {fitting}, or shorter ones"
-        )
+        much = f"{len(queries)} queries have {tokens} tokens as one text, of which {limit} fit"
+        raise ValueError(f"{model.name}: {much}; give the first {fitting}, or shorter ones")

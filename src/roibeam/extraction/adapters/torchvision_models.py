@@ -65,8 +65,6 @@ def open_model(model: NamedModel) -> NamedModel:
         _check_layer(model)
     elif model.part:
         raise ValueError(f"{model.name}: a detector takes no layer; write torchvision:{model.target}")
-    if model.queries:
-        raise ValueError(f"{model.name} looks for its own classes and takes no queries; leave them out")
     if not model.weights:
         raise ValueError(f"{model.name}: name its weights: default (torchvision's, are fetched), FILE, or random:SEED")
     if model.weights == "default":

@@ -64,9 +64,8 @@ class _Function:
         function = getattr(self.module, model.part, None)
         if not callable(function):
             there = [name for name, value in vars(self.module).items() if inspect.isfunction(value)]
-            self._wrong(
-                f"the file has no function {model.part}; {name_hint(model.part, there) if there else 'write it'}"
-            )
+            hint = name_hint(model.part, there) if there else "write it"
+            self._wrong(f"the file has no function {model.part}; {hint}")
         takes_device = "device" in inspect.signature(function).parameters
         self._function = functools.partial(function, device=device) if takes_device else function
         self._arithmetic = functools.partial(arithmetic, torch.device(device), mode)
@@ -126,9 +125,8 @@ class FunctionDetector(_Function):
         named = model.class_names
         own = class_names(model) if named is None or hasattr(self.module, "NAMES") else named
         if named is not None and len(named) != len(own):
-            self._wrong(
-                f"expected {plural(len(own), 'class name')}, one for each of the file's NAMES; got {len(named)}"
-            )
+            expected = plural(len(own), "class name")
+            self._wrong(f"expected {expected}, one for each of the file's NAMES; got {len(named)}")
         self.num_classes, self._ids = len(own), {name: row for row, name in enumerate(own)}
         width = getattr(self.module, "WIDTH", None)
         if width is None:

@@ -69,6 +69,8 @@ class NamedModel:
             raise ValueError(f"pool {self.pool!r}; choose one of {', '.join(POOLS)}")
         if self.weights and self.kind != "torchvision":
             raise ValueError(f"--weights {self.weights} does not go with {self.name}: it brings its own; leave it out")
+        if self.queries and self.kind != "hf":
+            raise ValueError(f"{self.name} looks for its own classes and takes no queries; leave them out")
         if self.longest_side < 0:
             raise ValueError(f"longest_side is {self.longest_side}; it must be a number of pixels, or 0")
 
@@ -120,19 +122,21 @@ class NamedModel:
         where it has ids alone. No weights are read."""
         if self.class_names is not None:
             return self.class_names
-        found: tuple[str, ...] | None = self._library().class_names(self)
+        found: tuple[str, ...] | None = self._library("_detectors").class_names(self)
         return found
 
     def detector(self, device: str, mode: str) -> Any:
         """The `DetectionModel` of an opened name, see any_detector.py, with its weights on the device."""
-        return self._library().load_detector(self, device, mode)
+        return self._library("_detectors").load_detector(self, device, mode)
 
     def backbone(self, device: str, mode: str) -> Any:
         """The `VisionNetwork` of an opened name, see any_detector.py, with its weights on the device."""
         return self._library().load_backbone(self, device, mode)
 
-    def _library(self) -> Any:
-        files: dict[str, str] = {"torchvision": "torchvision_models", "hf": "hugging_face", "python": "user_functions"}
+    def _library(self, of_hugging_face: str = "") -> Any:
+        """The file of the library's models; of Hugging Face there are two."""
+        hf = f"hugging_face{of_hugging_face}"
+        files: dict[str, str] = {"torchvision": "torchvision_models", "hf": hf, "python": "user_functions"}
         return import_module(f"roibeam.extraction.adapters.{files[self.kind]}")
 
 

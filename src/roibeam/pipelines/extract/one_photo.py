@@ -100,9 +100,7 @@ def photo_detector(given: DetectorOptions) -> tuple[DetectorSpec, Vocabulary, st
     else:
         chosen, parts, names = requested_parts(given)
         words = choice_words(chosen, given.detector, given.set, with_boxes=False)
-        spec = DetectorSpec(
-            parts["detector"], parts["selection"], chosen.weights, conventions=parts["conventions"]
-        )  # fmt: skip
+        spec = DetectorSpec(parts["detector"], parts["selection"], chosen.weights, conventions=parts["conventions"])
     if backbone is not None:
         words += f", vectors by {backbone.name}"
     return replace(spec, backbone=backbone), names, words

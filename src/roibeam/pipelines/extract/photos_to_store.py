@@ -56,20 +56,15 @@ def extract(
         OSError: if something cannot be read or written.
     """
     named = (photos,) if isinstance(photos, str | os.PathLike) else tuple(photos)
+    wanted = RequestedDetector(
+        _text(detector), preset=preset, weights=_text(weights), vocab=_text(vocab), device=device,
+        backbone=others.get("backbone"), backbone_weights=others.get("backbone_weights"), pool=others.get("pool"),
+        queries=_text(others.get("queries")),
+    )  # fmt: skip
     request = ExtractRequest(
         RequestedImages(tuple(map(str, named)), boxes=_text(boxes), captions=_text(captions)),
         str(store),
-        RequestedDetector(
-            _text(detector),
-            preset=preset,
-            weights=_text(weights),
-            vocab=_text(vocab),
-            device=device,
-            backbone=others.get("backbone"),
-            backbone_weights=others.get("backbone_weights"),
-            pool=others.get("pool"),
-            queries=_text(others.get("queries")),
-        ),
+        wanted,
         run=RunOptions(workers=workers),
     )
     with _quiet_beam():

@@ -94,7 +94,7 @@ def gives_distribution(work: Work) -> bool:
 
 
 def check_classes(work: Work) -> None:
-    """Raises ValueError where a request does not fit the classes of its detector, which is built."""
+    """Raises ValueError where a request does not fit its detector, which is built."""
     detector, weights, top_k = shared_detector(work.detector_here), work.detector.weights, work.options.top_k
     num_classes, config = detector.num_classes, work.detector.config
     if not isinstance(config, DetectorConfig):  # of its own networks it is known before they are built
@@ -108,14 +108,12 @@ def check_classes(work: Work) -> None:
         raise ValueError(f"weights {weights}: a network without classes proposes no boxes; give --boxes")
     elif not num_classes and work.vocabulary.classes is not None:
         raise ValueError(f"--vocab: weights {weights} are a ResNet alone, whose regions have no classes; leave it out")
-    asked = "--boxes" if work.boxes is not None else "--image-feature region"
+    given = "--boxes" if work.boxes is not None else "--image-feature region"
     whole_photo = work.options.image_feature == "region"
     if (whole_photo or work.boxes is not None) and not getattr(detector, "describes_boxes", True):
-        raise ValueError(f"{asked}: this detector has no vectors of given boxes; name a --backbone that makes them")
+        raise ValueError(f"{given}: this detector has no vectors of given boxes; name a --backbone that makes them")
     if top_k is not None and not gives_distribution(work):
-        raise ValueError(
-            f"distribution top-{top_k}: the detector gives no probabilities of all classes; leave --distribution out"
-        )
+        raise ValueError(f"distribution top-{top_k}: the detector gives no probabilities of all classes; leave it out")
     if top_k is not None and top_k > num_classes + 1:
         raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
 

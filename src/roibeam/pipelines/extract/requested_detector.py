@@ -84,7 +84,7 @@ def open_detector(
     with_boxes = request.images.boxes is not None
     recorded = None if plan is None else _recorded(plan)
     if recorded is None and plan is not None:
-        _check_named_again(given, plan, store)
+        check_named_again(given, plan, str(store))
     backbone = opened_backbone(given)
     if backbone is not None and not request.run.json:
         tell(f"vectors by {backbone.name}")
@@ -182,23 +182,23 @@ def opened_backbone(given: DetectorOptions) -> NamedModel | None:
 def check_others(given: DetectorOptions, *, with_boxes: bool) -> None:
     """Raises ValueError for options that do not go with a detector of another library, or with given boxes alone."""
     what = f"--detector {given.detector}" if given.detector else "--boxes with a --backbone"
-    for option in ("preset", "conventions", "grid"):
+    own = () if is_named_model(given.detector) else ("queries",)
+    for option in ("preset", "conventions", "grid", *own):
         if (value := getattr(given, option, None)) is not None:
             raise ValueError(f"--{option} {value} does not go with {what}; leave it out")
     if with_boxes and given.detector is not None and given.backbone is not None:
         raise ValueError(f"--boxes: with a --backbone nothing of {given.detector} is used; leave --detector out")
-    if given.detector is None and (given.vocab, given.queries) != (None, None):
-        raise ValueError("--vocab and --queries are of a detector; given boxes have no classes: leave them out")
+    if given.detector is None and given.vocab is not None:
+        raise ValueError(f"--vocab {given.vocab}: given boxes have no classes; leave it out")
 
 
-def _check_named_again(given: DetectorOptions, plan: Plan, store: OutputFolder) -> None:
+def check_named_again(given: DetectorOptions, plan: Plan, store: str) -> None:
     """Raises ValueError where a store was made by models that only the user may name, and the request names none."""
     space = plan.settings.get("feature_space", {})
-    if given.detector is given.backbone is None and ("backbone" in space or "config" not in space.get("detector", {})):
-        raise ValueError(
-            f"{store} was made by a model of another library: name it again, --detector and --backbone as before "
-            f"(nothing runs because a store says so)"
-        )
+    is_theirs = "backbone" in space or "config" not in space.get("detector", ("config",))
+    if is_theirs and given.detector is given.backbone is None:
+        words = "name it again, --detector and --backbone as before (nothing runs because a store says so)"
+        raise ValueError(f"{store} was made by a model of another library: {words}")
 
 
 def chosen_detector(given: DetectorOptions) -> ChosenDetector:
@@ -267,25 +267,14 @@ def _look_at(given: DetectorOptions, *, with_boxes: bool) -> None:
         detectron2_parts(config, given)
     elif not is_of_others(given, with_boxes=with_boxes):
         if given.detector is given.preset is given.weights is None and given.backbone is not None:
-            raise ValueError(
-                f"--backbone {given.backbone} makes vectors of boxes: say where these come from, --detector NAME or "
-                f"--boxes FILE"
-            )
+            words = "say where these come from, --detector NAME or --boxes FILE"
+            raise ValueError(f"--backbone {given.backbone} makes vectors of boxes: {words}")
         chosen_detector(given)
 
 
 def detectron2_parts(config: Detectron2Config, given: DetectorOptions) -> tuple[dict[str, Any], Vocabulary]:
     """The sections of a network of detectron2's as the settings change them, and its names."""
-    for option, value in (
-        ("preset", given.preset),
-        ("conventions", given.conventions),
-        ("grid", getattr(given, "grid", None)),
-    ):
-        if value is not None:
-            raise ValueError(
-                f"--{option} {value} does not go with --detector {given.detector}: a network of detectron2's has rules "
-                f"of its own; leave it out"
-            )
+    check_others(given, with_boxes=False)
     if given.weights is None:
         raise ValueError(f"weights are missing: {given.detector} brings none; give a weight file (--weights FILE)")
     default = PUBLISHED_SELECTIONS.get(config.file, DEFAULT_SELECTION)

@@ -29,13 +29,14 @@ from roibeam.pipelines.data.feature_settings import OTHER_SETTINGS, flat_setting
 from roibeam.pipelines.data.given_boxes import GivenBoxes, give_boxes
 from roibeam.pipelines.data.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.data.image_identity import checked_data_set, data_set_of_source
-from roibeam.pipelines.data.shard_plan import Plan
+from roibeam.pipelines.data.shard_plan import Plan, read_plan
 from roibeam.pipelines.data.source_kinds import Source, check_images_are_there, open_sources, with_prefix
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedImages, RequestedRecords, RunOptions
 from roibeam.pipelines.extract.requested_detector import (
     ON_THIS_MACHINE,
     RUNNERS,
+    check_named_again,
     check_runner_name,
     need_detector,
     open_detector,
@@ -134,6 +135,8 @@ def _check(request: ExtractRequest, *, runs_here: bool) -> None:
     Args:
         runs_here: as of `need_detector`.
     """
+    if os.path.isdir(request.out) and (plan := read_plan(_store(request))) is not None:
+        check_named_again(request.detector, plan, request.out)  # before weights are missed
     _check_names(request, runs_here=runs_here)
     check_id_prefix(request.images.id_prefix)
     _options(request.records)

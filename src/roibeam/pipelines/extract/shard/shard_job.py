@@ -113,11 +113,8 @@ def built_detector(spec: DetectorSpec, device: str) -> RegionDetector:
     if spec.models or spec.config is None:
         from roibeam.extraction.adapters.any_detector import build_any_detector
 
-        own: RegionDetector | NamedModel | None
-        if spec.config is None or isinstance(spec.config, NamedModel):
-            own = spec.config
-        else:
-            own = built_detector(replace(spec, backbone=None), device)
+        is_named = spec.config is None or isinstance(spec.config, NamedModel)
+        own: Any = spec.config if is_named else built_detector(replace(spec, backbone=None), device)
         return build_any_detector(own, spec.backbone, spec.selection, device=device, mode=spec.mode)
     assert not isinstance(spec.config, NamedModel)
     if isinstance(spec.config, Detectron2Config):
