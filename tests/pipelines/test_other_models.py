@@ -139,7 +139,7 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
         ("--detector python:OWN:halves --pool crop", "there is no backbone"),
         ("--detector python:OWN:halves --batched", "takes one photo at a time; leave --batched out"),
         ("--detector python:OWN:halves --distribution top-2", "gives no probabilities of all classes"),
-        ("--detector python:OWN:halves --image-feature region", "region: the detector has no vectors of given boxes"),
+        ("--detector python:OWN:halves --image-feature region", "region: this detector has no vectors of given boxes"),
         ("--detector python:OWN", "expected python:FILE.py:FUNCTION"),
         ("--detector toy --backbone resnet50", "names no model; expected one such as torchvision:"),
         ("--detector toy --backbone python:OWN:colour --pool roi", "gives no map of the photo; take --pool crop"),
