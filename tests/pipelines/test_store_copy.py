@@ -116,7 +116,7 @@ def test_unequal_content_under_one_id_is_an_error_that_names_it(tmp_path: Path) 
     second = store_with(tmp_path / "b", [make_record("image02", seed=99)])
     with pytest.raises(ValueError, match=r"image id 'image02' has different content in .*/a and .*/b"):
         copy_store([first, second], tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_dead_letters_travel_unless_another_store_has_the_image(tmp_path: Path) -> None:
@@ -468,7 +468,7 @@ def test_a_record_that_is_not_the_one_of_the_index_is_found(tmp_path: Path) -> N
     data.write_bytes(mixed)
     with pytest.raises(ValueError, match="'image' to 'image' has another content than the index"):
         copy_store([mine], tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("what", ["manifest", "data", "index"])
