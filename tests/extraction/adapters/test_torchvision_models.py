@@ -117,6 +117,7 @@ def test_a_detector_with_frozen_norms_is_torchvisions_with_its_default_weights(
     assert set(map(tuple, found.boxes.tolist())) <= set(map(tuple, wanted["boxes"].tolist()))
 
 
+@pytest.mark.slow
 def test_vectors_are_those_of_the_box_head_at_the_final_boxes_and_odds_those_of_their_proposals() -> None:
     ours = detector(FASTER)
     photo, network = picture(160, 240), ours._network
@@ -200,6 +201,7 @@ LAYERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, resample", LAYERS)
 def test_a_crop_gives_what_the_bare_network_gives_for_it(name: str, resample: str, tmp_path: Path) -> None:
     target, layer = name.split("@")
@@ -224,6 +226,7 @@ def test_a_crop_gives_what_the_bare_network_gives_for_it(name: str, resample: st
     assert gap(ours.crop_vectors([picture(90, 140, seed=1)])[0], found) > 1e-3  # it sees the crop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, cells", [("resnet18@layer2", 8), ("inception_v3@Mixed_5b", 8), ("swin_t@features.0", 4)]
 )
@@ -255,6 +258,7 @@ def test_a_map_shows_content_where_the_photo_has_it() -> None:
         assert one.values.shape[1] == ours.feature_dim
 
 
+@pytest.mark.slow
 def test_positions_of_a_vit_are_brought_to_another_size_by_torchvisions_rule(tmp_path: Path) -> None:
     ours = backbone("vit_b_32@encoder", longest_side=160, weights=saved(get_model("vit_b_32", weights=None), tmp_path))
     state = torch.load(tmp_path / "weights.pth", weights_only=True)
@@ -269,6 +273,7 @@ def test_positions_of_a_vit_are_brought_to_another_size_by_torchvisions_rule(tmp
         backbone("vit_b_32@encoder", longest_side=170)
 
 
+@pytest.mark.slow
 def test_what_decides_a_vector_is_described() -> None:
     ours = RegionBackbone(backbone("inception_v3@Mixed_7c", longest_side=640), "roi", "inception")
     described = ours.describe()
@@ -340,6 +345,7 @@ def test_the_older_names_of_torchvisions_own_densenet_load(tmp_path: Path) -> No
     assert old.keys() != names.keys() == torchvision_models._file_tensors(model).keys()
 
 
+@pytest.mark.slow
 # A file that wants the version of its layout; a network that is not built without numbers.
 @pytest.mark.parametrize("name", ["mnasnet0_5@layers", "regnet_y_400mf@trunk_output"])
 def test_every_tensor_of_a_file_is_loaded(name: str, tmp_path: Path) -> None:
