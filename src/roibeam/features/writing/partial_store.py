@@ -180,10 +180,11 @@ def work_folder(folder: OutputFolder, scratch: str | None = None) -> Iterator[Pa
         folder.local_path.mkdir(parents=True, exist_ok=True)
         try:
             yield folder.local_path
-        finally:
+        except BaseException:
             if not was_there:
-                with suppress(OSError):  # it holds something, unless the run was refused
+                with suppress(OSError):  # it holds something, unless the run was refused at once
                     folder.local_path.rmdir()
+            raise
     else:
         with scratch_folder(scratch) as path:
             yield path
