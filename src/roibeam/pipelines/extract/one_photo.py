@@ -101,8 +101,7 @@ def photo_detector(given: DetectorOptions) -> tuple[DetectorSpec, Vocabulary, st
         chosen, parts, names = requested_parts(given)
         words = choice_words(chosen, given.detector, given.set, with_boxes=False)
         spec = DetectorSpec(parts["detector"], parts["selection"], chosen.weights, conventions=parts["conventions"])
-    if backbone is not None:
-        words += f", vectors by {backbone.name}"
+    words += "" if backbone is None else f", vectors by {backbone.name}"
     return replace(spec, backbone=backbone), names, words
 
 
@@ -136,10 +135,8 @@ def detect_photo(photo: Path, given: DetectorOptions) -> DetectedPhoto:
 def _small_boxes(record: RegionRecord, detector: Any) -> str:
     """A line on boxes inside one cell of a backbone's map; "" without any."""
     cell = getattr(getattr(detector, "backbone", None), "cell", None)
-    if cell is None:
-        return ""
     sides = record.boxes[:, 2:] - record.boxes[:, :2]
-    if not (count := int((sides < cell).all(axis=1).sum())):
+    if cell is None or not (count := int((sides < cell).all(axis=1).sum())):
         return ""
     return (
         f"{plural(count, 'box is', 'boxes are')} smaller than one cell of the backbone's map, {cell[0]:.0f} x "

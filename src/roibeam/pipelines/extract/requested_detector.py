@@ -138,8 +138,7 @@ def other_detector(
         selection = named("selection", given.selection or DETECTIONS, SELECTIONS)
         selection = apply_overrides({"selection": selection}, given.set, elsewhere=_SIZED)["selection"]
         vocabulary, weights = Vocabulary(None if config is None else config.names()), ""
-    conventions = CONVENTIONS["d2"]
-    return DetectorSpec(config, selection, weights, given.device, threads, conventions, mode), vocabulary
+    return DetectorSpec(config, selection, weights, given.device, threads, CONVENTIONS["d2"], mode), vocabulary
 
 
 _SIZED = ("detector", "backbone")  # sections of `--set` with the field longest_side

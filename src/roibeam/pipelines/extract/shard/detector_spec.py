@@ -56,13 +56,10 @@ class DetectorSpec:
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` reads. Of models of other libraries it says what they were, not how to run them."""
-        parts = {name: written_settings(getattr(self, name)) for name in ("selection", "conventions")}
-        for name in ("config", "backbone"):
-            value = getattr(self, name)
-            if isinstance(value, NamedModel):
-                parts[name] = value.recorded()
-            elif value is not None:
-                parts[name] = written_settings(value)
+        parts = {}
+        for name in ("config", "selection", "conventions", "backbone"):
+            if (value := getattr(self, name)) is not None:
+                parts[name] = value.recorded() if isinstance(value, NamedModel) else written_settings(value)
         found = asdict(self) | parts
         if self.backbone is None:  # earlier versions do not know it
             del found["backbone"]
