@@ -396,9 +396,6 @@ def named(what: str, name: str | _T, known: Mapping[str, _T]) -> _T:
     return known[name]
 
 
-_OF_OTHERS = "names of other libraries' models begin with torchvision:, hf: or python:"
-
-
 def _folder(detector: str | Path | DetectorConfig | None) -> DetectorFolder | None:
     """A detector's folder; None for the name of sizes, and for sizes."""
     if detector is None or isinstance(detector, DetectorConfig):
@@ -407,5 +404,6 @@ def _folder(detector: str | Path | DetectorConfig | None) -> DetectorFolder | No
         return read_detector_folder(detector)
     if str(detector) not in CONFIGS:
         hint = name_hint(str(detector), list(dict.fromkeys([*SHIPPED, *CONFIGS, *PUBLISHED_SELECTIONS])))
-        raise ValueError(f"detector {str(detector)!r} is unknown: no such folder; {hint}; {_OF_OTHERS}")
+        hint += "; names of other libraries' models begin with torchvision:, hf: or python:"
+        raise ValueError(f"detector {str(detector)!r} is unknown: no such folder; {hint}")
     return None

@@ -135,9 +135,12 @@ class NamedModel:
 
     def _library(self, of_hugging_face: str = "") -> Any:
         """The file of the library's models; of Hugging Face there are two."""
-        hf = f"hugging_face{of_hugging_face}"
-        files: dict[str, str] = {"torchvision": "torchvision_models", "hf": hf, "python": "user_functions"}
-        return import_module(f"roibeam.extraction.adapters.{files[self.kind]}")
+        files: dict[str, str] = {
+            "torchvision": "roibeam.extraction.adapters.torchvision_models",
+            "hf": f"roibeam.extraction.adapters.hugging_face{of_hugging_face}",
+            "python": "roibeam.extraction.adapters.user_functions",
+        }
+        return import_module(files[self.kind])
 
 
 class OtherModels(TypedDict, total=False):

@@ -108,10 +108,9 @@ def check_classes(work: Work) -> None:
         raise ValueError(f"weights {weights}: a network without classes proposes no boxes; give --boxes")
     elif not num_classes and work.vocabulary.classes is not None:
         raise ValueError(f"--vocab: weights {weights} are a ResNet alone, whose regions have no classes; leave it out")
-    given = "--boxes" if work.boxes is not None else "--image-feature region"
-    whole_photo = work.options.image_feature == "region"
-    if (whole_photo or work.boxes is not None) and not getattr(detector, "describes_boxes", True):
-        raise ValueError(f"{given}: this detector has no vectors of given boxes; name a --backbone that makes them")
+    whole = "--image-feature region" if work.options.image_feature == "region" else None
+    if (asked := whole if work.boxes is None else "--boxes") and not getattr(detector, "describes_boxes", True):
+        raise ValueError(f"{asked}: this detector has no vectors of given boxes; name a --backbone that makes them")
     if top_k is not None and not gives_distribution(work):
         raise ValueError(f"distribution top-{top_k}: the detector gives no probabilities of all classes; leave it out")
     if top_k is not None and top_k > num_classes + 1:

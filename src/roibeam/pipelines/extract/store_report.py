@@ -261,9 +261,9 @@ def write_run_report(
     )
     with opened as records:
         kept = (records.get(image_id, copy=False).class_distribution for image_id in records.ids())
-        has_distribution = next(kept, None) is not None
+        distribution = "none" if next(kept, None) is None else manifest.config["options"]["distribution"]
         page = report_page(
-            _facts(folder, plan, manifest, seconds, new_images, has_distribution),
+            _facts(folder, plan, manifest, seconds, new_images, distribution),
             records=records,
             failures=_dead_letters(folder),
             thumbnail_of=lambda image_id, hw: photo_thumbnail(location_of(image_id), hw, read_location, decode),
@@ -275,14 +275,9 @@ def write_run_report(
 
 
 def _facts(
-    folder: OutputFolder,
-    plan: Plan,
-    manifest: StoreManifest,
-    seconds: float | None,
-    timed_images: int,
-    has_distribution: bool,
+    folder: OutputFolder, plan: Plan, manifest: StoreManifest, seconds: float | None, images: int, distribution: str
 ) -> ReportFacts:
-    detector, options = manifest.config["detector"], manifest.config["options"]
+    detector = manifest.config["detector"]
     config, selection = detector["config"], detector["selection"]
     numerics, is_grid = manifest.fingerprint.numerics, has_grid(manifest.fingerprint)
     if config is None or "name" in config:
@@ -300,7 +295,6 @@ def _facts(
     boxes = plan.source.get("boxes")
     regions = f"{selection['method']}, {kept}" if boxes is None else f"the boxes given in {boxes}"
     regions = "every cell of a grid" if is_grid else regions
-    distribution = options["distribution"] if has_distribution else "none"
     details = (
         ("source", plan.source["location"]),
         ("detector", network),
@@ -325,7 +319,7 @@ def _facts(
         num_regions=manifest.num_regions,
         num_failures=manifest.num_dead_letters,
         seconds=seconds,
-        timed_images=timed_images,
+        timed_images=images,
         details=details,
         banner=warning_of_store(manifest),
     )

@@ -259,8 +259,7 @@ class EndToEnd:
         if width != self.config.feature_dim:
             raise ValueError(
                 f"the region encoder makes features of width {self.config.feature_dim}, those of record "
-                f"{record.image_id!r} have {width}; name the detector that the store was extracted with (--detector; "
-                "networks of other libraries are not trained end to end)"
+                f"{record.image_id!r} have {width}; name the --detector that extracted the store, or another store"
             )
 
     def find_photos(self, store: FeatureStore, rows: CaptionTable) -> tuple[RecordPhotos, CaptionTable, dict[str, str]]:
