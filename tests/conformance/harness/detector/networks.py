@@ -228,13 +228,14 @@ def tsv_checks(record: RegionRecord, rows: np.ndarray, official: Path) -> Iterat
     yield within("tsv: fields", float(not same), 0, "as the official writer's")
     named = [each["class"] == other["class"] for each, other in zip(mine, wanted, strict=True)]
     yield within("tsv: class", float(not all(named)), 0, "the same names")
-    yield apart("tsv: rect", *([each["rect"] for each in found] for found in (mine, wanted)), PIXELS)
-    yield apart("tsv: conf", *([each["conf"] for each in found] for found in (mine, wanted)), PROBABILITY)
-    features = [
+    for field, most in (("rect", PIXELS), ("conf", PROBABILITY)):
+        left, right = (np.array([each[field] for each in found]) for found in (mine, wanted))
+        yield apart(f"tsv: {field}", left, right, most)
+    left, right = (
         np.stack([np.frombuffer(base64.b64decode(each["feature"]), "<f4") for each in found])
         for found in (mine, wanted)
-    ]
-    yield near("tsv: feature", *features, HEADS)
+    )
+    yield near("tsv: feature", left, right, HEADS)
     kept = [place for place, each in enumerate(wanted) if each["attr_scores"][0] > 0]
     best = [[found[place]["attributes"][0] for place in kept] for found in (mine, wanted)]
     yield within("tsv: attributes", float(best[0] != best[1] or not kept), 0, "the same best names")
