@@ -211,3 +211,23 @@ def test_a_loss_over_classes_says_that_it_trains_on_the_best_class(
     run = ("pretrain", tmp_path / "run", "--store", made, "--captions", pictures.captions, "--device", "cpu")
     result = ok(roibeam(*run, "--system", "vilbert", "--steps", 1, *tiny_sizes("vilbert")))
     assert "has no probabilities of all classes: the loss trains on each region's best class" in result.err, result.err
+
+
+def test_stores_of_one_backbone_are_mixed_where_nothing_reads_classes(
+    roibeam: Cli, models: Path, made: Path, pictures: Pictures, tmp_path: Path
+) -> None:
+    lines = [json.dumps({"image_id": each, "boxes": [[0, 0, 20, 20]]}) for each in FeatureStore(made).ids()]
+    (tmp_path / "boxes.jsonl").write_text("\n".join(lines), "utf-8")
+    given = tmp_path / "given"
+    extract(pictures.photos, given, boxes=tmp_path / "boxes.jsonl", backbone=f"python:{models}:colour", device="cpu")
+    mixed = [word for store in (made, given) for word in ("--store", store, "--captions", pictures.captions)]
+    run = ("--steps", 1, "--device", "cpu")
+    alone = ("--system", "visualbert", *tiny_sizes("visualbert"), "--set", "sampling.text_form=one_caption")
+    ok(roibeam("pretrain", tmp_path / "run", *mixed, *run, *alone))
+    other = tmp_path / "names.txt"
+    other.write_text("top\nbottom\n", "utf-8")
+    renamed = {"detector": f"python:{models}:boxes_alone", "backbone": f"python:{models}:colour", "vocab": other}
+    extract(pictures.photos, tmp_path / "renamed", **renamed, device="cpu")
+    mixed[4:] = ["--store", tmp_path / "renamed", "--captions", pictures.captions]
+    result = roibeam("pretrain", tmp_path / "run2", *mixed, *run, "--system", "vilbert", *tiny_sizes("vilbert"))
+    assert result.code and "have different class names" in result.err, result.err

@@ -436,7 +436,9 @@ class VisionBackbone:
         """Rows and columns of cells that are tokens."""
         if self._one_grid:
             return sides[0] // self._cell, sides[1] // self._cell
-        maps = found.get("reshaped_hidden_states") or found["hidden_states"]
+        maps = found.get("reshaped_hidden_states") or found.get("hidden_states")
+        if maps is None:
+            raise ValueError(f"{self._name}: gives no map of the photo; name a vision network, or its #pooled vector")
         rows, columns = maps[-1 if layer is None else layer].shape[-2:]
         return rows, columns
 

@@ -184,6 +184,7 @@ class StoreClasses:
             ValueError: when two of them differ, or the user counts classes of a store that has none.
         """
         number, origin = given, f"--num-classes says {given}"
+        first: FeatureStore | None = None
         for store, record in stores:
             if not has_classes(store.fingerprint):
                 source = store.fingerprint.details.get("format")
@@ -194,6 +195,12 @@ class StoreClasses:
                 if given is not None:
                     raise ValueError(f"--num-classes {given}: {missing}; leave the option out")
                 return cls(None, False, missing, "a file with class ids or roibeam extract gives them")
+            first = first or store
+            if first.vocabulary["classes"] != store.vocabulary["classes"]:
+                raise ValueError(
+                    f"{first.path} and {store.path} have different class names, so class 7 of one may be another thing in "
+                    f"the other; train on stores of one detector"
+                )
             own = known_classes(store, record)
             if None not in (number, own) and number != own:
                 remedy = "leave the option out" if given is not None else "train on stores of one detector"
