@@ -198,8 +198,8 @@ class StoreClasses:
             first = first or store
             if first.vocabulary["classes"] != store.vocabulary["classes"]:
                 raise ValueError(
-                    f"{first.path} and {store.path} have different class names, so class 7 of one may be another thing in "
-                    f"the other; train on stores of one detector"
+                    f"{first.path} and {store.path} have different class names, so class 7 of one may be another thing "
+                    f"in the other; train on stores of one detector"
                 )
             own = known_classes(store, record)
             if None not in (number, own) and number != own:
