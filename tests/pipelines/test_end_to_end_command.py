@@ -173,7 +173,7 @@ def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, pictures: Pict
         (["--set", "photos.flip=false"], "no section 'photos'"),
         (["--end-to-end"], "weights are missing: vg-r101-c4-600 brings none"),
         (["--end-to-end", "--detector", "huge"], "no such folder; there are toy"),
-        (["--end-to-end", "--detector", "toy"], "those of record 'photo-0' have 128; name the detector"),
+        (["--end-to-end", "--detector", "toy"], "those of record 'photo-0' have 128; name the --detector"),
         ([*TINY_ENCODER, "--photos", "{tmp}/nowhere"], "no such file or folder: --photos"),
         ([*TINY_ENCODER, "--weights", "{tmp}/none.pth"], "none.pth"),
         ([*TINY_ENCODER, "--set", "end_to_end.blank_pixels=never"], "must be one of 'after_resize', 'before_resize'"),
