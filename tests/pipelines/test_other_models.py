@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from tiny_commands import Cli, Pictures, ok, tiny_sizes
 
 from roibeam.extraction.adapters.any_detector import CROPS_AT_ONCE, build_detector
+from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.weights.detector_choice import choose_detector
 from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.features.store import FeatureStore
@@ -203,6 +205,14 @@ def test_a_vector_does_not_depend_on_how_many_boxes_there_are(models: Path) -> N
         many, one = (alone([photo], boxes=[each])[0].features for each in (boxes, boxes[:1]))
         assert np.array_equal(many[0], one[0]) and np.array_equal(many[0], many[2]) and len(many) == len(boxes)
         assert alone([photo], boxes=[boxes[:0]])[0].features.shape == (0, 3)
+
+
+def test_a_vector_of_photos_that_are_not_turned_means_another_thing(models: Path) -> None:
+    """The detector's conventions decide how a photo is decoded, and so what the backbone sees."""
+    for orientation, recorded in (("applied", None), ("ignored", "ignored")):
+        conventions = replace(CONVENTIONS["hf"], exif_orientation=orientation)
+        found = build_detector("toy", conventions=conventions, backbone=f"python:{models}:colour").describe()
+        assert found["backbone"].get("exif_orientation") == recorded
 
 
 def test_a_loss_over_classes_says_that_it_trains_on_the_best_class(

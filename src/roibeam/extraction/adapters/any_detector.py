@@ -289,8 +289,10 @@ class BackboneDetector:
             boxes = self.detector.describe()
         numerics: dict[str, Any] = boxes.pop("numerics", {})
         selection = boxes.pop("selection", None)
+        turned = "applied" if self.conventions is None else self.conventions.exif_orientation  # what the backbone sees
+        exif = {} if turned == "applied" else {"exif_orientation": turned}
         return {
-            "backbone": plain_json(self.backbone.describe()) | {"feature_dim": self.feature_dim},
+            "backbone": plain_json(self.backbone.describe()) | {"feature_dim": self.feature_dim, **exif},
             "boxes": {name: value for name, value in boxes.items() if name != "feature_dim"},
             "selection": selection,
             "numerics": {**numerics, "mode": self.mode},
