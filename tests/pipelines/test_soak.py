@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from extraction_memory import peak_of_run
+from extraction_memory import NETWORK, peak_of_run
 from soak_share import SHARE
 
 from roibeam.pipelines.toyworld.rendering import draw_samples
@@ -20,7 +20,7 @@ def test_peak_memory_of_the_local_run_does_not_grow_with_the_number_of_images(tm
     counts, peaks = (shards * shard, 2 * shards * shard), []
     for count in counts:
         draw_samples(tmp_path / str(count), count=count)
-        options = ["--shard-size", str(shard)]
+        options = [*NETWORK.split(), "--shard-size", str(shard)]
         peaks.append(peak_of_run(tmp_path / str(count) / "images", tmp_path / f"store{count}", options)["peak_mb"])
     print(f"{counts[0]} and {counts[1]} images: {peaks} MB of anonymous memory at most")
     # One run differs from its repetition by about 1 %.
