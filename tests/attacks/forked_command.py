@@ -57,6 +57,8 @@ def run(*words: object, seconds: float = 60, gigabytes: float | None = 6, before
                 status = Path("/proc/self/status").read_text()
                 limit = int(gigabytes * 2**30) + int(status.partition("VmData:")[2].split()[0]) * 1024
                 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+            if "torch" in sys.modules:  # its other threads are not in the fork, and waiting for them never ends
+                sys.modules["torch"].set_num_threads(1)
             before()
             sys.argv = ["roibeam", *map(str, words)]
             main()
