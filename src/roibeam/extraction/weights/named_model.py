@@ -122,22 +122,24 @@ class NamedModel:
         where it has ids alone. No weights are read."""
         if self.class_names is not None:
             return self.class_names
-        found: tuple[str, ...] | None = self._library("_detectors").class_names(self)
+        found: tuple[str, ...] | None = self._library(detects=True).class_names(self)
         return found
 
     def detector(self, device: str, mode: str) -> Any:
         """The `DetectionModel` of an opened name, see any_detector.py, with its weights on the device."""
-        return self._library("_detectors").load_detector(self, device, mode)
+        return self._library(detects=True).load_detector(self, device, mode)
 
     def backbone(self, device: str, mode: str) -> Any:
         """The `VisionNetwork` of an opened name, see any_detector.py, with its weights on the device."""
         return self._library().load_backbone(self, device, mode)
 
-    def _library(self, of_hugging_face: str = "") -> Any:
+    def _library(self, *, detects: bool = False) -> Any:
         """The file of the library's models; of Hugging Face there are two."""
+        if self.kind == "hf" and detects:
+            return import_module("roibeam.extraction.adapters.hugging_face_detectors")
         files: dict[str, str] = {
             "torchvision": "roibeam.extraction.adapters.torchvision_models",
-            "hf": f"roibeam.extraction.adapters.hugging_face{of_hugging_face}",
+            "hf": "roibeam.extraction.adapters.hugging_face",
             "python": "roibeam.extraction.adapters.user_functions",
         }
         return import_module(files[self.kind])
