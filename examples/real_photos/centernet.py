@@ -27,6 +27,7 @@ NAMES = [
     "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch", "potted plant", "bed", "dining table", "toilet",
     "tv", "laptop", "mouse", "remote", "keyboard", "cell phone", "microwave", "oven", "toaster", "sink",
     "refrigerator", "book", "clock", "vase", "scissors", "teddy bear", "hair drier", "toothbrush",
+    "photo", "cell",  # of `detect_and_cells`
 ]  # fmt: skip
 WIDTH = 0  # no vectors of its own
 FILES = {  # the text of this file is what a store's record knows of it: so it names the weights too
@@ -53,6 +54,15 @@ def detect(photo, device="cpu"):
     real = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
     boxes = boxes[real].cpu() * torch.tensor([width, height, width, height]) / SIDE
     return boxes, best[real], [NAMES[row] for row in classes[real].tolist()]
+
+
+def detect_and_cells(photo, device="cpu"):
+    """The whole photo and the 16 cells of a grid, with a score of 1, and what `detect` finds."""
+    height, width = photo.shape[:2]
+    boxes, scores, names = detect(photo, device)
+    cells = [[x, y, x + width / 4, y + height / 4] for y in (height / 4 * i for i in range(4)) for x in (width / 4 * i for i in range(4))]
+    fixed = torch.tensor([[0, 0, width, height], *cells])
+    return torch.cat([fixed, boxes]), torch.cat([torch.ones(17), scores.cpu()]), ["photo", *["cell"] * 16, *names]
 
 
 def compute(name, values, device):
