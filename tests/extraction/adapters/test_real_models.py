@@ -26,7 +26,7 @@ def names() -> tuple[str, ...]:
     if not any((REPOSITORY / "build" / "real-models").glob("*.pth")):
         pytest.skip("needs the weights that `make real-models` fetches")
     found = NamedModel(f"python:{PLUG_INS}/centernet.py:detect").opened().names()
-    assert found is not None and len(found) == 80
+    assert found is not None and found[80:] == ("photo", "cell")
     return found
 
 
@@ -57,7 +57,7 @@ def test_things_are_found_where_people_drew_them(
 ) -> None:
     """Beside the annotations of COCO."""
     truth = json.loads((shared_data / "coco" / "instances_train2014.json").read_text())
-    assert [each["name"] for each in truth["categories"]] == list(names)
+    assert [each["name"] for each in truth["categories"]] == list(names[:80])
     row = {each["id"]: at for at, each in enumerate(truth["categories"])}
     best = {}
     for each in truth["annotations"]:

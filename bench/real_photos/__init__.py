@@ -1,0 +1,1 @@
+"""The whole chain on real photographs: `make evidence-real`."""

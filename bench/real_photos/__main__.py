@@ -1,0 +1,99 @@
+"""Runs the chain on photos with captions, row by row, and writes the tables of docs/real-photos.md.
+
+    make evidence-real PHOTOS=Flicker8k_Dataset CAPTIONS=Flickr8k_text              # what is missing, for an hour
+    make evidence-real PHOTOS=... CAPTIONS=... ARGS="--only tuned/vilbert-0"        # and what it needs
+    make evidence-real PHOTOS=... CAPTIONS=... ARGS="--list"
+
+A row is a few commands of roibeam; what came out lies in bench/real_photos/results and is not made again. What an hour
+does not end goes on with the next call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from real_photos.page import write_page
+from real_photos.rows import ROWS
+from real_photos.work import ROOT, OutOfTime, Row, Work
+
+
+def main() -> None:
+    options = _parsed()
+    folder = options.work.resolve()
+    work = Work(
+        photos=options.photos.resolve(),
+        captions=options.captions.resolve(),
+        folder=folder,
+        results=options.results.resolve(),
+        ends=time.monotonic() + 60 * options.minutes,
+    )
+    rows = _wanted(options.only)
+    if options.list:
+        for row in rows:
+            print(f"{row.name:32} {'there' if work.result(row.name).exists() else 'missing'}")
+        return
+    if not options.page:
+        made = _make(work, rows, options.jobs)
+        print(made)
+    write_page(work, ROOT / "docs" / "real-photos.md")
+
+
+def _wanted(only: Sequence[str] | None) -> list[Row]:
+    """Rows in order, with what they need."""
+    names = set(only or ROWS)
+    while more := {need for name in names for need in ROWS[name].needs} - names:
+        names |= more
+    return [row for name, row in ROWS.items() if name in names]
+
+
+def _make(work: Work, rows: Sequence[Row], jobs: int) -> str:
+    """Makes what is missing, so many rows at once, each after those that it needs; tells how far it came."""
+    missing = {row.name: row for row in rows if not work.result(row.name).exists()}
+    going: dict[Future[None], str] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        while missing or going:
+            there = [name for name, row in missing.items() if all(work.result(need).exists() for need in row.needs)]
+            for name in there[: jobs - len(going)] if time.monotonic() < work.ends else []:
+                going[pool.submit(work.done, missing.pop(name))] = name
+            if not going:
+                break
+            ended, _ = wait(going, return_when=FIRST_COMPLETED)
+            for each in ended:
+                name = going.pop(each)
+                try:
+                    each.result()
+                    print(f"{name}: {work.read(name)['minutes']} min", flush=True)
+                except OutOfTime:
+                    print(f"{name}: goes on with the next call", flush=True)
+                    work.ends = time.monotonic()
+    there = sum(work.result(row.name).exists() for row in rows)
+    return f"{there} of {len(rows)} rows are there"
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m real_photos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("photos", type=Path, help="folder of the .jpg files")
+    parser.add_argument("captions", type=Path, help="Flickr8k_text, or a json of Karpathy")
+    parser.add_argument("--minutes", type=float, default=60, help="of this part [60]")
+    parser.add_argument("--jobs", type=int, default=2, help="rows at once, of one thread each [2]")
+    parser.add_argument("--only", nargs="+", metavar="ROW", choices=ROWS, help="these rows, and those that they need")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "evidence-real", help="[build/evidence-real]")
+    results = Path(__file__).parent / "results"
+    parser.add_argument("--results", type=Path, default=results, help="[bench/real_photos/results]")
+    parser.add_argument("--list", action="store_true", help="rows, and which are missing; nothing is run")
+    parser.add_argument("--page", action="store_true", help="the page alone; nothing is run")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (OSError, ValueError) as error:
+        sys.exit(f"real_photos: {error}")

@@ -1,0 +1,116 @@
+"""Questions to pre-trained models about photos they have not seen: hidden words, and retrieval by the matching head.
+
+A hidden word is one that says something: any but `FUNCTION_WORDS`, which were listed before a model was asked. Each is
+hidden by itself, and predicted with the caption's own photo, with another one, and with no region at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.measures import evaluation_set, scored_rows
+from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
+from roibeam.pipelines.data.captions.caption_files import CaptionFile
+from roibeam.pipelines.data.captions.captioned_store import join_captions
+from roibeam.pipelines.data.captions.corpus import Corpus
+from roibeam.pipelines.data.vocabulary import known_classes
+from roibeam.pipelines.training.model_files.joint_checkpoint import load_model_or_joint
+from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+
+FUNCTION_WORDS = frozenset(
+    "a an the and or but as at by for from in into of off on onto out over through to under up down with without near "
+    "next behind beside between around across along against above below is are was be being been has have had his her "
+    "its their them they he she it who which that this there while other another each one some . , ' \" - ! ;".split()
+)
+SEED, BATCH, PAIRS_AT_ONCE = 20, 64, 512
+CPU = torch.device("cpu")
+
+
+class Asked:
+    """A model and the captions it is asked about.
+
+    Args:
+        captions: json of Karpathy; its split `split` is asked about.
+        max_regions: of a photo; 0 = all.
+    """
+
+    def __init__(self, run: Path, store: FeatureStore, captions: Path, split: str, max_regions: int = 0) -> None:
+        found = load_model_or_joint(str(run))
+        self.model: Any = found.model
+        self.tokenizer = load_tokenizer(str(found.tokenizer))
+        self._corpus = Corpus(store, join_captions(store, CaptionFile(str(captions), split=split).captions(), 1.0)[0])
+        self.samples = EvaluationSamples(
+            self.model.config, self.tokenizer, num_classes=known_classes(store, self._corpus.record(0)),
+            as_read=found.as_read, max_regions=max_regions,
+        )  # fmt: skip
+        self.chosen = evaluation_set(self._corpus)
+
+    def words(self) -> dict[str, Any]:
+        """By "own", "other" and "none": of each photo how many hidden words were right; "asked", of how many."""
+        corpus = self._corpus
+        first = corpus.record(0)
+        nothing = RegionRecord(
+            "no photo", first.height, first.width, first.boxes[:0], first.features[:0], first.class_ids[:0],
+            first.class_scores[:0],
+        )  # fmt: skip
+
+        def another(row: int) -> RegionRecord:
+            return corpus.record(corpus.draw_row_of_another_image(row, np.random.default_rng([SEED, row])))
+
+        ways: Mapping[str, Callable[[int], RegionRecord]] = {
+            "own": corpus.record, "other": another, "none": lambda row: nothing,
+        }  # fmt: skip
+        found: dict[str, Any] = {}
+        for name, record_of in ways.items():
+            right, asked = self._words(record_of)
+            found |= {name: right, "asked": asked}
+        return found
+
+    def _words(self, record_of: Callable[[int], RegionRecord]) -> tuple[list[int], list[int]]:
+        size = len(self.chosen.image_ids)
+        right, asked = np.zeros(size, int), np.zeros(size, int)
+        rows: list[EvaluationRow] = []
+        photos: list[int] = []
+        for row in map(int, self.chosen.rows):
+            record = record_of(row)
+            for ids, labels in self._hidden(self._corpus.caption(row)):
+                rows.append(self.samples.row(record, ids, labels, np.zeros(record.num_regions, bool), match=1))
+                photos.append(int(self.chosen.image_of_caption[row]))
+        for start in range(0, len(rows), BATCH):
+            part = rows[start : start + BATCH]
+            randoms = [np.random.default_rng([SEED, start + place]) for place in range(len(part))]
+            with torch.inference_mode():
+                for place, (_, scored) in enumerate(scored_rows(self.model, self.samples, part, randoms, CPU)):
+                    term = scored.metrics["masked_word_accuracy"]
+                    asked[photos[start + place]] += 1
+                    right[photos[start + place]] += int(term.total) == int(term.count)
+        return right.tolist(), asked.tolist()
+
+    def _hidden(self, caption: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Ids and labels of the caption, once for each of its words to hide, all pieces of which are hidden."""
+        encoded = self.samples.text(caption)
+        for number in range(int(encoded.word_ids.max()) + 1):
+            here = encoded.word_ids == number
+            word = "".join(self.tokenizer.piece(int(piece)).removeprefix("##") for piece in encoded.ids[here])
+            if word not in FUNCTION_WORDS:
+                labels = np.where(here, encoded.ids, IGNORE_INDEX)
+                yield np.where(here, self.tokenizer.mask_id, encoded.ids), labels
+
+    def retrieved(self, scratch: Path) -> dict[str, Any] | None:
+        """Ranks of photo to sentence and of sentence to photo; None for a model without a matching head."""
+        if not has_match_head(self.model, self.samples, self.chosen, CPU):
+            return None
+        with torch.autocast("cpu", torch.bfloat16):
+            both = retrieve(
+                self.model, self.samples, self.chosen, folds=1, batch_size=PAIRS_AT_ONCE, device=CPU, scratch=scratch
+            )
+        return {each.name: each.ranks.tolist() for each in both}

@@ -1,0 +1,2 @@
+def write_page(work, page):
+    pass

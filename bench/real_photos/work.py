@@ -1,0 +1,128 @@
+"""Commands of a row in processes of their own, until the time is over; what was begun goes on the next time.
+
+WORK/data, WORK/store       captions and regions
+WORK/runs/<row>             what a row makes
+WORK/logs/<row>.log         what its commands say
+RESULTS/<row>.json          what came out: a row that is there is not made again
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "real_photos"
+GRACE = 60  # seconds that a command has to write its checkpoint
+
+
+class OutOfTime(Exception):
+    """The part is over."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """
+    Attributes:
+        name: "<kind>/<what>"; also of its result.
+        make: makes it; returns what came out.
+        needs: rows that are made before.
+    """
+
+    name: str
+    make: Callable[[Work, str], dict[str, Any]]
+    needs: Sequence[str] = ()
+
+
+@dataclass
+class Work:
+    """
+    Attributes:
+        photos, captions: as `prepare.py` takes them.
+        folder, results: see the top of the file.
+        ends: when the part is over, by `time.monotonic`.
+        commands: by row, as they are told: files by their place in `folder`.
+    """
+
+    photos: Path
+    captions: Path
+    folder: Path
+    results: Path
+    ends: float
+    commands: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def data(self) -> Path:
+        """All captions; of photos for validation and test the first one alone."""
+        return self.folder / "data" / "first"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    def run_folder(self, row: str) -> Path:
+        return self.folder / "runs" / row
+
+    def result(self, row: str) -> Path:
+        return self.results / f"{row}.json"
+
+    def read(self, row: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.result(row).read_text("utf-8"))
+        return found
+
+    def roibeam(self, row: str, *words: str | Path) -> None:
+        self.run(row, "-m", "roibeam", *words)
+
+    def example(self, row: str, script: str, *words: str | Path) -> None:
+        self.run(row, EXAMPLE / script, *words)
+
+    def run(self, row: str, *words: str | Path) -> None:
+        """Runs Python with these words; SystemExit where it fails, OutOfTime where it has no time left."""
+        told = " ".join(str(word) for word in words).replace("-m roibeam", "roibeam")
+        for path, name in ((self.folder, "WORK"), (self.photos, "PHOTOS"), (self.captions, "CAPTIONS"), (ROOT, "")):
+            told = told.replace(f"{path}/", f"{name}/" if name else "").replace(str(path), name)
+        self.commands.setdefault(row, []).append(told)
+        log = self.folder / "logs" / f"{row}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as out:
+            out.write(f"\n{told}\n")
+            out.flush()
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            begun = subprocess.Popen([sys.executable, *words], stdout=out, stderr=subprocess.STDOUT, env=environment)
+            try:
+                code = begun.wait(max(0.0, self.ends - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                begun.send_signal(signal.SIGINT)
+                try:
+                    begun.wait(GRACE)
+                except subprocess.TimeoutExpired:
+                    begun.kill()
+                    begun.wait()
+                raise OutOfTime(row) from None
+        if code:
+            raise SystemExit(f"{row} ended with {code}; see {log}")
+
+    def done(self, row: Row) -> None:
+        """Makes a row and writes what came out, whole or not at all."""
+        start, before = time.monotonic(), self.folder / "seconds" / f"{row.name}.txt"
+        try:
+            found = row.make(self, row.name)
+        finally:
+            before.parent.mkdir(parents=True, exist_ok=True)
+            spent = float(before.read_text()) if before.exists() else 0.0
+            before.write_text(str(round(spent + time.monotonic() - start)))
+        path = self.result(row.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {"row": row.name, "minutes": round(float(before.read_text()) / 60, 1)}
+        content |= {"commands": self.commands.get(row.name, []), **found}
+        aside = path.with_suffix(".part")
+        aside.write_text(json.dumps(content, separators=(",", ":")) + "\n", "utf-8")
+        aside.rename(path)

@@ -1,0 +1,89 @@
+"""Searches photos by sentences with a model that `roibeam finetune --task retrieval` trained, and draws what it found as
+boxes: photos of others are not ours to show.
+
+    python examples/real_photos/search.py RUN STORE DATA found.svg "a dog runs through water" "two men on a roof"
+
+It asks the photos of the split test of DATA, a folder of `prepare.py`.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.data.datasets.karpathy import KARPATHY, read_captioned
+
+SIDE, GAP, LINE = 200, 16, 18  # pixels: of a photo's frame, between frames, of a line of text
+FOUND, DRAWN = 3, 8  # photos of a sentence, boxes of a photo
+SCORE, ALL_OF_IT = 0.3, ("photo", "cell")  # of a box that is drawn; classes that are places and no things
+
+
+def search(run, store, data, sentences):
+    """Of each sentence the ids of the best photos, best first. A photo's captions are replaced by one of the sentences:
+    `roibeam predict` scores each sentence with every photo."""
+    photos = [each.image for each in read_captioned(data, "test")[0]]
+    images = [
+        {"filename": f"{photo}.jpg", "imgid": row, "split": "test", "sentences": [
+            {"raw": sentences[row % len(sentences)], "tokens": [], "sentid": row}
+        ]}
+        for row, photo in enumerate(photos)
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, KARPATHY[-1]).write_text(json.dumps({"images": images}), "utf-8")
+        words = ("--store", store, "--data", folder, "--split", "test", "--out", f"{folder}/scores.npy")
+        subprocess.run([sys.executable, "-m", "roibeam", "predict", run, *words], check=True)
+        scores = np.load(f"{folder}/scores.npy")
+    return [[photos[place] for place in np.argsort(-scores[row])[:FOUND]] for row in range(len(sentences))]
+
+
+def frame(record, classes, left, top):
+    """A photo as its best boxes with their classes, as SVG."""
+    factor = SIDE / max(record.height, record.width)
+    parts = [f'<rect x="{left}" y="{top}" width="{record.width * factor}" height="{record.height * factor}" class="photo"/>']
+    things = [
+        row
+        for row in np.argsort(-record.class_scores, kind="stable")
+        if classes[record.class_ids[row]] not in ALL_OF_IT and record.class_scores[row] >= SCORE
+    ]
+    for row in things[:DRAWN]:
+        x1, y1, x2, y2 = (float(value) * factor for value in record.boxes[row])
+        name = escape(classes[record.class_ids[row]])
+        parts.append(f'<rect x="{left + x1:.0f}" y="{top + y1:.0f}" width="{x2 - x1:.0f}" height="{y2 - y1:.0f}"/>')
+        parts.append(f'<text x="{left + x1 + 3:.0f}" y="{top + y1 + 13:.0f}">{name}</text>')
+    return parts
+
+
+def drawing(store, sentences, found):
+    """An SVG: a row for each sentence, its best photos from left to right."""
+    parts, height = [], SIDE + LINE + 2 * GAP
+    with FeatureStore(store) as opened:
+        for row, (sentence, photos) in enumerate(zip(sentences, found, strict=True)):
+            top = row * height + GAP
+            parts.append(f'<text x="{GAP}" y="{top + 12}" class="said">{escape(sentence)}</text>')
+            for column, photo in enumerate(photos):
+                parts += frame(opened[photo], opened.manifest.classes, GAP + column * (SIDE + GAP), top + LINE)
+    width = FOUND * (SIDE + GAP) + GAP
+    style = (
+        "rect{fill:none;stroke:#2a78c8;stroke-width:1.5}.photo{stroke:#888;stroke-width:1}"
+        "text{font:12px sans-serif;fill:#2a78c8}.said{font-size:14px;fill:#777}"
+    )
+    size = f'viewBox="0 0 {width} {len(sentences) * height}" width="{width}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{style}</style>' + "".join(parts) + "</svg>\n"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("run", "store", "data", "out"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("sentences", nargs="+")
+    options = parser.parse_args()
+    found = search(options.run, options.store, options.data, options.sentences)
+    options.out.write_text(drawing(options.store, options.sentences, found), "utf-8")
+    for sentence, photos in zip(options.sentences, found, strict=True):
+        print(f"{sentence}: {', '.join(photos)}")
