@@ -7,6 +7,7 @@ STAMP := $(VENV)/.roibeam-installed
 HARNESS ?= ../shared/bench/bench_store.py
 PORT ?= ../lxmert
 PHOTOS ?= ../shared/data/images
+CAPTIONS ?= ../Flickr8k_text
 FLINK ?= build/flink
 SPARK ?= build/spark
 COMMAND ?= start
@@ -31,7 +32,7 @@ CLUSTERS := ROIBEAM_FLINK=$(if $(filter flink,$(ENGINES)),$(abspath $(FLINK))) \
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source real-models flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction toy-detector evidence evidence-quick notebook image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source real-models flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction toy-detector evidence evidence-quick evidence-real notebook image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -109,6 +110,10 @@ evidence: setup ## train small models on the toy world and ask what they learned
 evidence-quick: setup ## a few of these runs at a small size, to see that all of it works (3 minutes)
 	rm -rf build/evidence-quick
 	PYTHONSAFEPATH= PYTHONPATH=bench $(BIN)/python -m evidence --quick
+
+evidence-real: real-models ## the same on real photos, docs/real-photos.md: PHOTOS=FOLDER CAPTIONS=Flickr8k_text; an hour of it, goes on
+	$(BIN)/python examples/real_photos/fetch.py build/real-models --minilm
+	PYTHONSAFEPATH= PYTHONPATH=bench $(BIN)/python -m real_photos $(PHOTOS) $(CAPTIONS) $(ARGS)
 
 notebook: setup ## run docs/first_hour.ipynb anew and keep its outputs (2 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/notebook_run.py docs/first_hour.ipynb

@@ -1,2 +1,156 @@
-def write_page(work, page):
-    pass
+"""The tables of docs/real-photos.md, written between its marks from the results of the rows."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from real_photos.rows import CHEAPEST, FLOORS, SEEDS, SYSTEMS
+from real_photos.work import Work
+from roibeam.pipelines.common.statistics.retrieval_ranks import CUTS, recall_by_chance
+from roibeam.pipelines.common.statistics.verdict import Bootstrap
+
+PUBLISHED = Path(__file__).parent / "published.tsv"
+NAMES: Mapping[str, str] = {
+    "vlbert": "VL-BERT", "vilbert": "ViLBERT", "visualbert": "VisualBERT", "imagebert": "ImageBERT",
+    "interbert": "InterBERT",
+}  # fmt: skip
+WAYS = ("image_to_text", "text_to_image")
+_MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+_HEAD = "| | photo asks: R@1 | R@5 | R@10 | med | sentence asks: R@1 | R@5 | R@10 | med |"
+
+
+def write_page(work: Work, page: Path) -> None:
+    """Fills the page; a row that is not there yet has no line."""
+    tables: Mapping[str, Callable[[Work], Iterator[str]]] = {
+        "first": first_captions, "all": all_captions, "published": published, "claims": claims, "heads": heads,
+    }  # fmt: skip
+    text = page.read_text("utf-8")
+    filled = _MARKS.sub(lambda found: found[1] + "\n".join(tables[found[2]](work)) + "\n" + found[3], text)
+    page.write_text(filled, "utf-8")
+
+
+def there(work: Work, row: str) -> dict[str, Any] | None:
+    return work.read(row) if work.result(row).exists() else None
+
+
+def first_captions(work: Work) -> Iterator[str]:
+    """1,000 photos and the first caption of each."""
+    yield from _header()
+    yield _chance(np.ones(1000, int), 1000)
+    for text in FLOORS:
+        yield from _of_ranks(work, f"floor/{text}", f"floor: {'counted words' if text == 'words' else 'MiniLM *'}")
+    for system in SYSTEMS:
+        yield from _of_ranks(work, f"pretrained/{system}-0", f"{NAMES[system]}, zero-shot", part="retrieved")
+    for system in SYSTEMS:
+        yield from _of_ranks(work, f"tuned/{system}-0", f"{NAMES[system]}, fine-tuned")
+    yield from _of_ranks(work, "tuned/minilm-0", f"{NAMES[CHEAPEST]} from MiniLM *, fine-tuned")
+    for text in FLOORS:
+        yield from _of_ranks(work, f"reranked/{text}", f"floor ({text}), its 50 best ordered anew by the best system")
+
+
+def all_captions(work: Work) -> Iterator[str]:
+    """1,000 photos and all 5,000 captions."""
+    yield from _header()
+    yield _chance(np.full(1000, 5), 5000)
+    for text in FLOORS:
+        yield from _of_ranks(work, f"full/floor-{text}", f"floor: {'counted words' if text == 'words' else 'MiniLM *'}")
+    yield from _of_ranks(work, "full/best", "best system, fine-tuned")
+
+
+def published(work: Work) -> Iterator[str]:
+    names = ("i_r1", "i_r5", "i_r10", "i_med", "t_r1", "t_r5", "t_r10", "t_med")
+    yield "| method | image features | outside data | R@1 | R@5 | R@10 | med | R@1 | R@5 | R@10 | med | checked |"
+    yield f"|---|---|---|{'---|' * 8}---|"
+    with PUBLISHED.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            cells = [row["method"], row["image features"], row["outside data"], *(row[name] or "-" for name in names)]
+            yield f"| {' | '.join(cells)} | {row['checked']} |"
+
+
+def claims(work: Work) -> Iterator[str]:
+    yield "| claim | system | with | without | difference, 95 % | |"
+    yield "|---|---|---|---|---|---|"
+    for system in SYSTEMS:
+        for other, told in (("other", "another photo"), ("none", "no photo")):
+            found = [
+                found["words"] for seed in SEEDS if (found := there(work, f"pretrained/{system}-{seed}")) is not None
+            ]
+            if found:
+                yield _compared(
+                    f"hidden words, own photo against {told}", NAMES[system],
+                    [each["own"] for each in found], [each[other] for each in found], [each["asked"] for each in found],
+                )  # fmt: skip
+    for row, told in (("scratch", "pre-training helps retrieval"), ("whole", "regions help against the whole photo")):
+        pairs = [(f"tuned/{CHEAPEST}-{seed}", f"{row}/{CHEAPEST}-{seed}") for seed in SEEDS]
+        both = [
+            (first, second)
+            for one, other in pairs
+            if (first := there(work, one)) is not None and (second := there(work, other)) is not None
+        ]
+        for way in WAYS if both else ():
+            hits = [[(np.array(each[way]) <= 10).astype(int) for each in pair] for pair in both]
+            asks = "photo asks" if way == WAYS[0] else "sentence asks"
+            yield _compared(
+                f"{told}: R@10, {asks}", NAMES[CHEAPEST], [pair[0] for pair in hits], [pair[1] for pair in hits],
+                [np.ones(len(pair[0]), int) for pair in hits],
+            )  # fmt: skip
+
+
+def _compared(claim: str, system: str, ours: Sequence[Any], others: Sequence[Any], asked: Sequence[Any]) -> str:
+    """Differences of shares, with an interval over photos; of several seeds their mean, and an interval over seeds too."""
+    sums = [np.sum(np.array(each, float), axis=0) for each in (ours, others, asked)]
+    shares = 100 * sums[0].sum() / sums[2].sum(), 100 * sums[1].sum() / sums[2].sum()
+    low, high = (100 * end for end in Bootstrap(len(sums[2])).difference(sums[0], sums[2], sums[1], sums[2]))
+    each = [100 * (np.sum(a) - np.sum(b)) / np.sum(c) for a, b, c in zip(ours, others, asked, strict=True)]
+    seeds = f"{len(each)} seeds: {min(each):+.1f} to {max(each):+.1f}" if len(each) > 1 else "one seed"
+    difference = f"{shares[0] - shares[1]:+.1f} [{low:+.1f} .. {high:+.1f}]"
+    return f"| {claim} | {system} | {shares[0]:.1f} | {shares[1]:.1f} | {difference} | {seeds} |"
+
+
+def heads(work: Work) -> Iterator[str]:
+    yield "| system | heads | best head, chosen on validation: right | the baseline: right | difference, 95 % |"
+    yield "|---|---|---|---|---|"
+    for system in SYSTEMS:
+        found = there(work, f"heads/{system}")
+        if found is not None:
+            yield found["line"]
+
+
+def _header() -> Iterator[str]:
+    yield _HEAD
+    yield f"|---|{'---|' * 8}"
+
+
+def _chance(right: np.ndarray, captions: int) -> str:
+    """
+    Args:
+        right: captions of each photo.
+    """
+    photos = [100 * recall_by_chance(right, captions, cut) for cut in CUTS]
+    sentences = [100 * recall_by_chance(np.ones(captions, int), len(right), cut) for cut in CUTS]
+    cells = [f"{value:.1f}" for value in photos] + [""] + [f"{value:.1f}" for value in sentences] + [""]
+    return f"| chance | {' | '.join(cells)} |"
+
+
+def _of_ranks(work: Work, row: str, told: str, part: str = "") -> Iterator[str]:
+    found = there(work, row)
+    found = found.get(part) if found is not None and part else found
+    if found is None:
+        return
+    cells = []
+    for way in WAYS:
+        ranks = np.array(found[way])
+        photos = len(found[WAYS[0]])
+        of_photo = np.arange(len(ranks)) * photos // len(ranks)  # captions of a photo stand together
+        counts = np.bincount(of_photo)
+        for cut in CUTS:
+            low, high = Bootstrap(photos).ratio(np.bincount(of_photo, ranks <= cut), counts)
+            cells.append(f"{100 * (ranks <= cut).mean():.1f} [{100 * low:.1f} .. {100 * high:.1f}]")
+        cells.append(f"{int(np.median(ranks))}")
+    yield f"| {told} | {' | '.join(cells)} |"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,40 @@ SIZES: Mapping[str, Mapping[str, object]] = {
 }  # fmt: skip
 
 
+# What a model reads of a photo: the store, and how many regions, the highest scores first: the photo, then its cells.
+MIXES: Mapping[str, tuple[str, int]] = {
+    "photo": ("store", 1), "photo-cells": ("store", 17), "photo-cells-detections": ("store", 0),
+    "detections": ("detections", 0),
+}  # fmt: skip
+MIX = "photo-cells-detections"
+MIX_STEPS = 1000
+STEPS, TUNE_STEPS, BATCH, RATE, TUNE_RATE = 6000, 2000, 64, 1e-3, 3e-4
+GROUPS = 12  # of a fine-tuning step: a true pair and four wrong ones each
+JSON = "dataset_flickr8k.json"
+_HIDDEN = {"sampling.word_probability": 0.3}  # more than published: small models with few captions learn sooner
+HIDDEN: Mapping[str, Mapping[str, object]] = {
+    **dict.fromkeys(SYSTEMS, _HIDDEN),
+    "interbert": {"sampling.word_probability": 0.18, "sampling.region_probability": 0.15},  # anchors of its groups
+}
+TUNED: Mapping[str, object] = {
+    "retrieval.distractors": '["caption","image","hard_caption","hard_image"]', "data.validation_groups": 320,
+}  # fmt: skip
+MATCHED = ("vilbert", "imagebert", "interbert")  # systems whose head of pre-training scores a pair
+_TRAIN = ("--precision", "bf16", "--threads", "1", "--set", "train.clip_norm=1")
+
+
 def rows() -> Iterator[Row]:
     yield Row("data", prepare)
     yield Row("store", extract, ["data"])
     for text in FLOORS:
         yield Row(f"floor/{text}", partial(floor, text=text), ["store"])
+    yield Row("detections", detections, ["store"])
+    for mix, (store, _) in MIXES.items():
+        yield Row(f"mix/{mix}", partial(mixed, mix=mix), [store])
+    for system in SYSTEMS:
+        yield Row(f"pretrained/{system}-0", partial(pretrained, system=system), ["store"])
+    for system in SYSTEMS:
+        yield Row(f"tuned/{system}-0", partial(tuned, start=f"pretrained/{system}-0"), [f"pretrained/{system}-0"])
 
 
 def prepare(work: Work, row: str) -> dict[str, Any]:
@@ -66,6 +96,82 @@ def floor(work: Work, row: str, text: str) -> dict[str, Any]:
     out = work.run_folder(row)
     work.example(row, "floor.py", work.store, work.data, out, "--text", FLOORS[text])
     return {"chosen": json.loads((out / "chosen.json").read_text("utf-8")), **ranks(out / "test.npy")}
+
+
+def detections(work: Work, row: str) -> dict[str, Any]:
+    """A store of the detections alone, without the cells and the whole photo."""
+    from roibeam.features.record.region_record import RegionRecord
+    from roibeam.features.store import FeatureStore
+    from roibeam.features.writing.store_writer import write_store
+
+    def kept(record: RegionRecord) -> RegionRecord:
+        keep = record.class_ids < places[0]
+        names = ("boxes", "features", "class_ids", "class_scores")
+        return replace(record, **{name: getattr(record, name)[keep] for name in names})
+
+    with FeatureStore(work.store) as store:
+        classes = store.manifest.classes
+        assert classes is not None
+        places = [classes.index(name) for name in ("photo", "cell")]  # the last two
+        records = (kept(store[image]) for image in store.image_ids())
+        write_store(work.folder / "detections", records, feature_space="detections", classes=classes)
+    return {}
+
+
+def mixed(work: Work, row: str, mix: str) -> dict[str, Any]:
+    """A short pre-training of the quickest system, and what it retrieves among 200 photos for validation."""
+    store, most = MIXES[mix]
+    folder = work.run_folder(row)
+    words = _pretraining(work, folder, "imagebert", work.folder / store, most, 0, MIX_STEPS)
+    watched = ("--set", f"train.evaluate_every={MIX_STEPS}", "--set", "data.validation_retrieval=200")
+    work.roibeam(row, *words, "--validation-captions", work.data / JSON, *watched)
+    last = json.loads((folder / "evaluation.jsonl").read_text("utf-8").splitlines()[-1])
+    return {name: last[name] for name in ("image_to_text_r10", "text_to_image_r10", "masked_word_accuracy")}
+
+
+def _pretraining(work: Work, folder: Path, system: str, store: Path, most: int, seed: int, steps: int) -> list[Any]:
+    fields = {
+        **{f"model.{name}": value for name, value in SIZES[system].items()},
+        **HIDDEN[system],
+        **({} if system == "vlbert" else {"sampling.max_regions": most}),  # it counts words and regions together
+    }
+    sets = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
+    return [
+        *("pretrain", folder, "--store", store, "--captions", work.folder / "data" / "all" / JSON, "--system", system),
+        *("--model", "small", "--seed", str(seed), "--steps", str(steps), "--warmup-steps", str(steps // 10)),
+        *("--batch-size", str(BATCH), "--learning-rate", str(RATE), *_TRAIN, *sets),
+    ]  # fmt: skip
+
+
+def pretrained(work: Work, row: str, system: str, mix: str = MIX, seed: int = 0) -> dict[str, Any]:
+    from real_photos.asked import Asked
+    from roibeam.features.store import FeatureStore
+
+    folder = work.run_folder(row)
+    store, most = MIXES[mix]
+    work.roibeam(row, *_pretraining(work, folder, system, work.folder / store, most, seed, STEPS))
+    with FeatureStore(work.folder / store) as opened:
+        asked = Asked(folder, opened, work.data / JSON, "test", most)
+        return {"words": asked.words(), "retrieved": asked.retrieved(folder) if seed == 0 else None}
+
+
+def tuned(work: Work, row: str, start: str, mix: str = MIX, seed: int = 0) -> dict[str, Any]:
+    folder, (store, most) = work.run_folder(row), MIXES[mix]
+    of_data = ("--store", work.folder / store, "--data", work.data)
+    is_matched = start.partition("/")[2].partition("-")[0] in MATCHED
+    fields = {**TUNED, "layout.max_regions": most, **({"head.kind": "match"} if is_matched else {})}
+    sets = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
+    work.roibeam(
+        row, "finetune", folder, "--task", "retrieval", "--from", work.run_folder(start), *of_data, "--seed", str(seed),
+        *("--steps", str(TUNE_STEPS), "--warmup-steps", str(TUNE_STEPS // 10), "--batch-size", str(GROUPS)),
+        *("--learning-rate", str(TUNE_RATE), *_TRAIN, *sets),
+    )  # fmt: skip
+    said = folder / "test.npy"
+    if not said.exists():
+        work.roibeam(
+            row, "predict", folder, *of_data, "--split", "test", "--out", said, "--precision", "bf16", "--batch-size", "512"
+        )  # fmt: skip
+    return ranks(said)
 
 
 def ranks(scores: Path) -> dict[str, list[int]]:

@@ -25,7 +25,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.datasets.karpathy import read_captioned
 from roibeam.pipelines.finetuning.metrics.retrieval import write_ids
 
-RIDGES, POWERS, WIDTHS = (0.03, 0.1, 0.3, 1.0), (1.0, 2.0, 4.0), (128, 256, 1024)
+RIDGES, POWERS, WIDTHS = (0.1, 0.3, 1.0, 3.0), (0.5, 1.0, 2.0), (128, 256, 1024)
 MIN_COUNT = 4  # of a word in the captions of train
 BATCH = 256
 

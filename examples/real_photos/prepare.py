@@ -56,7 +56,8 @@ def read_flickr8k(folder: Path, there: set[str]) -> tuple[list[dict], list[str]]
     return images, left_out
 
 
-def main(photos: Path, captions: Path, out: Path) -> None:
+def main(photos: Path, captions: Path, out: Path) -> bool:
+    """Returns whether there are as many photos and captions as were published."""
     there = {path.name for path in photos.iterdir()} if photos.is_dir() else set()
     name = FLICKR8K if captions.is_dir() else captions.name
     if name not in KARPATHY:
@@ -84,6 +85,7 @@ def main(photos: Path, captions: Path, out: Path) -> None:
         ]
         (out / folder).mkdir(parents=True, exist_ok=True)
         (out / folder / name).write_text(json.dumps({"dataset": name[8:-5], "images": kept}), "utf-8")
+    return is_all
 
 
 if __name__ == "__main__":
