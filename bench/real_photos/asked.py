@@ -1,4 +1,5 @@
-"""Questions to pre-trained models about photos they have not seen: hidden words, and retrieval by the matching head.
+"""Questions to pre-trained models about photos they have not seen: hidden words, retrieval by the matching head, and
+at which detection a noun looks.
 
 A hidden word is one that says something: any but `FUNCTION_WORDS`, which were listed before a model was asked. Each is
 hidden by itself, and predicted with the caption's own photo, with another one, and with no region at all.
@@ -19,12 +20,13 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import evaluation_set, scored_rows
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
+from roibeam.pipelines.analysis.head_accuracy import layers_of, words_at_regions
 from roibeam.pipelines.data.captions.caption_files import CaptionFile
 from roibeam.pipelines.data.captions.captioned_store import join_captions
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.vocabulary import known_classes
 from roibeam.pipelines.training.model_files.joint_checkpoint import load_model_or_joint
-from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.model_files.tokenizer import EncodedCaption, load_tokenizer
 
 FUNCTION_WORDS = frozenset(
     "a an the and or but as at by for from in into of off on onto out over through to under up down with without near "
@@ -32,6 +34,28 @@ FUNCTION_WORDS = frozenset(
     "its their them they he she it who which that this there while other another each one some . , ' \" - ! ;".split()
 )
 SEED, BATCH, PAIRS_AT_ONCE = 20, 64, 512
+# Nouns of captions, and the class of the detector that they name; made before a head was asked.
+NOUNS: Mapping[str, str] = {
+    **{name: name for name in (
+        "person", "bicycle", "car", "motorcycle", "bus", "train", "truck", "boat", "bench", "bird", "cat", "dog",
+        "horse", "sheep", "cow", "elephant", "bear", "umbrella", "frisbee", "kite", "skateboard", "surfboard", "chair",
+        "couch", "bed", "laptop", "book", "bottle", "cup",
+    )},
+    **dict.fromkeys((
+        "man", "woman", "boy", "girl", "child", "people", "men", "women", "boys", "girls", "children", "kid", "kids",
+        "guy", "player", "players", "lady", "toddler", "baby", "skateboarder", "biker", "cyclist", "surfer", "snowboarder",
+        "skier", "climber",
+    ), "person"),
+    **dict.fromkeys(("dogs", "puppy", "puppies", "greyhound", "greyhounds"), "dog"),
+    **dict.fromkeys(("bike", "bikes", "bicycles"), "bicycle"),
+    **dict.fromkeys(("motorbike", "motorcycles", "motorbikes"), "motorcycle"),
+    **dict.fromkeys(("birds", "duck", "ducks", "bird"), "bird"),
+    "horses": "horse", "cars": "car", "boats": "boat", "canoe": "boat", "kayak": "boat", "cows": "cow", "ball":
+    "sports ball", "balls": "sports ball", "football": "sports ball", "soccer": "sports ball", "snowboard": "snowboard",
+    "skis": "skis", "tie": "tie", "backpack": "backpack", "racket": "tennis racket", "bat": "baseball bat",
+    "cats": "cat", "kitten": "cat", "sofa": "couch", "sandwich": "sandwich", "surfboards": "surfboard",
+}  # fmt: skip
+SEEN = 0.3  # score of a detection that counts
 CPU = torch.device("cpu")
 
 
@@ -53,6 +77,7 @@ class Asked:
             as_read=found.as_read, max_regions=max_regions,
         )  # fmt: skip
         self.chosen = evaluation_set(self._corpus)
+        self._classes = store.manifest.classes or []
 
     def words(self) -> dict[str, Any]:
         """By "own", "other" and "none": of each photo how many hidden words were right; "asked", of how many."""
@@ -95,13 +120,53 @@ class Asked:
                     right[photos[start + place]] += int(term.total) == int(term.count)
         return right.tolist(), asked.tolist()
 
+    def looks(self) -> dict[str, Any]:
+        """Nouns that name the class of some of a photo's detections, not of all: which detection each head looks at.
+
+        Returns:
+            "photos": of each question its photo; "heads": [layer][head] of each whether the detection that it looks at
+            most is of the class; "best score", "largest", "by lot": the same of three rules that do not look.
+        """
+        corpus, classes = self._corpus, self._classes
+        found: dict[str, list[Any]] = {"photos": [], "heads": [], "best score": [], "largest": [], "by lot": []}
+        for row in map(int, self.chosen.rows):
+            record, encoded = corpus.record(row), self.samples.text(corpus.caption(row))
+            names = np.array([classes[number] for number in record.class_ids])
+            things = np.flatnonzero((record.class_scores >= SEEN) & ~np.isin(names, ("photo", "cell")))
+            asked = [
+                (np.flatnonzero(encoded.word_ids == number)[-1], names[things] == NOUNS[word])
+                for number, word in self._words_of(encoded)
+                if word in NOUNS
+            ]
+            asked = [(piece, right) for piece, right in asked if right.any() and not right.all()]
+            if not asked:
+                continue
+            batch = self.samples.batch([self.samples.seen(record, corpus.caption(row))])
+            with torch.inference_mode():
+                output = self.model.encode(batch, with_attention=True)
+                layers = layers_of(output, len(encoded.ids))
+                weights = words_at_regions(layers, 0, record.num_regions)[..., things]
+            areas = np.prod(record.boxes[things, 2:] - record.boxes[things, :2], axis=1)
+            for piece, right in asked:
+                found["photos"].append(int(self.chosen.image_of_caption[row]))
+                found["heads"].append(right[weights[:, :, piece].argmax(dim=-1).numpy()].astype(int).tolist())
+                found["best score"].append(int(right[record.class_scores[things].argmax()]))
+                found["largest"].append(int(right[areas.argmax()]))
+                found["by lot"].append(round(float(right.mean()), 4))
+        return found
+
+    def _words_of(self, encoded: EncodedCaption) -> Iterator[tuple[int, str]]:
+        """Number and text of each word."""
+        for number in range(int(encoded.word_ids.max()) + 1):
+            pieces = encoded.ids[encoded.word_ids == number]
+            yield number, "".join(self.tokenizer.piece(int(piece)).removeprefix("##") for piece in pieces)
+
     def _hidden(self, caption: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Ids and labels of the caption, once for each of its words to hide, all pieces of which are hidden."""
         encoded = self.samples.text(caption)
-        for number in range(int(encoded.word_ids.max()) + 1):
-            here = encoded.word_ids == number
-            word = "".join(self.tokenizer.piece(int(piece)).removeprefix("##") for piece in encoded.ids[here])
+        for number, word in self._words_of(encoded):
             if word not in FUNCTION_WORDS:
+                here = encoded.word_ids == number
                 labels = np.where(here, encoded.ids, IGNORE_INDEX)
                 yield np.where(here, self.tokenizer.mask_id, encoded.ids), labels
 

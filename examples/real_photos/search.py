@@ -45,7 +45,9 @@ def search(run, store, data, sentences):
 def frame(record, classes, left, top):
     """A photo as its best boxes with their classes, as SVG."""
     factor = SIDE / max(record.height, record.width)
-    parts = [f'<rect x="{left}" y="{top}" width="{record.width * factor}" height="{record.height * factor}" class="photo"/>']
+    parts = [
+        f'<rect x="{left}" y="{top}" width="{record.width * factor}" height="{record.height * factor}" class="photo"/>'
+    ]
     things = [
         row
         for row in np.argsort(-record.class_scores, kind="stable")

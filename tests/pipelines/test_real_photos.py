@@ -55,9 +55,7 @@ def data(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_was_learned_by_heart_is_found(
-    data: Path, shared_data: Path, roibeam: Callable[..., Any]
-) -> None:
+def test_what_was_learned_by_heart_is_found(data: Path, shared_data: Path, roibeam: Callable[..., Any]) -> None:
     if not any((REPOSITORY / "build" / "real-models").glob("*.pth")):
         pytest.skip("needs the weights that `make real-models` fetches")
     photos, store, run = shared_data / "images", data / "store", data / "run"
@@ -65,20 +63,35 @@ def test_what_was_learned_by_heart_is_found(
     plug_ins = "centernet.py:detect_and_cells", "efficientnet_lite0.py:describe"
     detector, backbone = (f"python:{EXAMPLE}/{name}" for name in plug_ins)
     of_extraction = ("--set", "selection.min_regions=27", "--image-feature", "region", "--threads", "1")
-    assert roibeam("extract", photos / "COCO_*.jpg", store, "--detector", detector, "--backbone", backbone, *of_extraction).code == 0
+    assert (
+        roibeam(
+            "extract", photos / "COCO_*.jpg", store, "--detector", detector, "--backbone", backbone, *of_extraction
+        ).code
+        == 0
+    )
 
     _script("floor").main(store, data / "made" / "all", data / "floor", "words")
     assert np.load(data / "floor" / "val.npy").shape == (10, 2)
 
     made = ("--store", store, "--data", data / "made" / "all", "--threads", "1")
     rate = ("--learning-rate", "0.003", "--batch-size", "16", "--warmup-steps", "10")
-    captions = ("--captions", data / "made" / "all" / "dataset_coco.json", "--system", "vilbert", *SMALL, "--threads", "1")
+    captions = (
+        "--captions",
+        data / "made" / "all" / "dataset_coco.json",
+        "--system",
+        "vilbert",
+        *SMALL,
+        "--threads",
+        "1",
+    )
     assert roibeam("pretrain", data / "first", "--store", store, *captions, *rate, "--steps", "60").code == 0
     of_run = ("--task", "retrieval", "--from", data / "first", "--set", "data.validation_groups=8")
     told = roibeam("finetune", run, *of_run, *made, *rate, "--steps", "120")
     assert told.code == 0, told.err
     assert roibeam("predict", run, *made, "--split", "train", "--out", data / "scores.npy").code == 0
-    told = roibeam("score", "retrieval", data / "scores.npy", "--data", data / "made" / "all", "--split", "train", "--json")
+    told = roibeam(
+        "score", "retrieval", data / "scores.npy", "--data", data / "made" / "all", "--split", "train", "--json"
+    )
     assert told.code == 0, told.err
     figures = json.loads(told.out.splitlines()[-1])
     print(figures)

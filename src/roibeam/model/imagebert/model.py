@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_word_head
 from roibeam.model.common.checkpoint import SENTENCE_PAIRS, bert_table, start_from_bert
 from roibeam.model.common.fields import SMALL_SIZES
-from roibeam.model.common.heads import Pooler
+from roibeam.model.common.heads import DroppedLinear, Pooler
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.regions import LOCATION_SIZE, WHOLE_IMAGE_LOCATION, region_locations
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
@@ -199,7 +199,7 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel, PreTrainingModel):
         self.region_feature_head = (
             nn.Linear(hidden, config.region_feature_size) if config.with_region_feature_head else None
         )
-        self.match_head = nn.Linear(hidden, 1) if config.with_match_head else None
+        self.match_head = DroppedLinear(hidden, 1, dropout=0.0) if config.with_match_head else None
         self.post_init()
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:

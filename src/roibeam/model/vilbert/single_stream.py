@@ -97,7 +97,7 @@ class SingleStreamForPreTraining(ViLbertStyleModel):
         self.pooler = Pooler(hidden)
         self.masked_word_head = bert_word_head(config)
         self.masked_region_head = region_head(config, hidden)
-        self.match_head = nn.Linear(hidden, 2)
+        self.match_head = DroppedLinear(hidden, 2, dropout=0.0)
         self.post_init()
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:

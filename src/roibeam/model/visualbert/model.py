@@ -202,7 +202,7 @@ class VisualBertForPreTraining(VisualBertPreTrainedModel, PreTrainingModel):
         super().__init__(config)
         self.visualbert = VisualBertModel(config)
         self.masked_word_head = bert_word_head(config)
-        self.match_head = nn.Linear(config.hidden_size, 2) if config.with_match_head else None
+        self.match_head = DroppedLinear(config.hidden_size, 2, dropout=0.0) if config.with_match_head else None
         self.post_init()
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from transformers import initialization as init
 
 from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder, bert_word_head
-from roibeam.model.common.heads import Pooler, RegionClassHead
+from roibeam.model.common.heads import DroppedLinear, Pooler, RegionClassHead
 from roibeam.model.common.losses import PreTrainingOutput, SumCount, accuracy, precise, soft_cross_entropy
 from roibeam.model.common.transformer import Packing
 from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone
@@ -233,7 +233,8 @@ class VLBertForPreTraining(VLBertPreTrainedModel, PreTrainingModel):
         if config.with_region_head:
             self.masked_region_head = RegionClassHead(hidden, config.num_region_labels, activation=activation)
         relations = 2 if config.relationship_loss == "softmax" else 1
-        self.relationship_head = nn.Linear(hidden, relations) if config.with_relationship_head else None
+        with_relation = config.with_relationship_head
+        self.relationship_head = DroppedLinear(hidden, relations, dropout=0.0) if with_relation else None
         self.post_init()
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:

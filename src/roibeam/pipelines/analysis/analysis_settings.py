@@ -20,6 +20,7 @@ from roibeam.pipelines.data.vocabulary import check_background
 from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file, found_model
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.run_folder.files import STAGES_NAME
+from roibeam.pipelines.training.train_config import FLOAT32, check_precision
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class EvaluationConfig:
         task: number of the task token, for a model with such tokens.
         background: where the model's classes have it: first, last or none; None: last.
         device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>".
+        precision: "float32", or "bf16" or "fp16", in which the layers compute; scores of pairs are float32.
     """
 
     seed: int = 0
@@ -47,10 +49,12 @@ class EvaluationConfig:
     task: int | None = None
     background: str | None = None
     device: str = "auto"
+    precision: str = FLOAT32
 
     def __post_init__(self) -> None:
         check_least(self, seed=0, batch_size=1, max_images=0, max_regions=0, folds=1)
         check_background(self.background)
+        check_precision(self.precision)
         check_device_name(self.device)
         if self.folds > 1 and not self.retrieval:
             raise ValueError("folds are of retrieval; leave them out, or retrieval in")

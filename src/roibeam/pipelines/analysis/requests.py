@@ -103,6 +103,9 @@ class EvaluateRequest(CheckpointOptions, EvaluatedImages):
     batch_size: Annotated[int, option(
         "How many captions, or pairs of retrieval, are computed at once.", "N", SPEED, min=1,
     )] = 64  # fmt: skip
+    precision: Annotated[str, option(
+        "Number type that the network computes in: float32, bf16 or fp16.", "TYPE", SPEED,
+    )] = "float32"  # fmt: skip
     out: Annotated[Path | None, option(
         "Where to write the result. A new folder, for results.json.", "PATH", OUTPUT, "--out", "-o",
         default="RUN/evaluation, then RUN/evaluation-2, ...",

@@ -37,6 +37,7 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
         seed=request.seed, batch_size=request.batch_size, max_images=request.max_images or 0,
         max_regions=request.max_regions or 0, retrieval=not request.no_retrieval, folds=request.folds,
         task=request.task_token, background=request.background, device=request.device,
+        precision=request.precision,
     )  # fmt: skip
     file, out = _checked(request)
     # Torch is imported only when the names are in order.

@@ -62,6 +62,7 @@ from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpo
 from roibeam.pipelines.training.model_files.provenance import check_feature_space, check_tokenizer, trained_with
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, unknown_notes
 from roibeam.pipelines.training.run_folder.training_data import read_word_counts
+from roibeam.pipelines.training.train_config import FLOAT32, autocast_to, precision_of
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,8 @@ def evaluate_checkpoint(
     out.mkdir(parents=True, exist_ok=True)
     log.info("%s of %s", plural(len(chosen.rows), "caption"), plural(len(chosen.image_ids), "image"))
     alone = _word_reader(found, tokenizer, leaked)
-    measures, medians, skipped = _measure(model, samples, chosen, config, out, device, alone)
+    with autocast_to(precision_of(config.precision, FLOAT32, device.type), device.type):
+        measures, medians, skipped = _measure(model, samples, chosen, config, out, device, alone)
     for remark in skipped:
         tell(remark)
     bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
