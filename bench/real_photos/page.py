@@ -103,7 +103,7 @@ def claims(work: Work) -> Iterator[str]:
 
 
 def _compared(claim: str, system: str, ours: Sequence[Any], others: Sequence[Any], asked: Sequence[Any]) -> str:
-    """Differences of shares, with an interval over photos; of several seeds their mean, and an interval over seeds too."""
+    """Difference of two shares, with an interval over photos; of several seeds the mean, and each seed's."""
     sums = [np.sum(np.array(each, float), axis=0) for each in (ours, others, asked)]
     shares = 100 * sums[0].sum() / sums[2].sum(), 100 * sums[1].sum() / sums[2].sum()
     low, high = (100 * end for end in Bootstrap(len(sums[2])).difference(sums[0], sums[2], sums[1], sums[2]))
