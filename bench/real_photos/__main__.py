@@ -71,6 +71,8 @@ def _make(work: Work, rows: Sequence[Row], jobs: int) -> str:
                 except OutOfTime:
                     print(f"{name}: goes on with the next call", flush=True)
                     work.ends = time.monotonic()
+                except SystemExit as error:
+                    print(error, flush=True)
     there = sum(work.result(row.name).exists() for row in rows)
     return f"{there} of {len(rows)} rows are there"
 

@@ -7,7 +7,7 @@ hidden by itself, and predicted with the caption's own photo, with another one, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,8 @@ class Asked:
         self.chosen = evaluation_set(self._corpus)
         self._classes = store.manifest.classes or []
 
-    def words(self) -> dict[str, Any]:
-        """By "own", "other" and "none": of each photo how many hidden words were right; "asked", of how many."""
+    def words(self, asked_ways: Sequence[str] = ("own", "other", "none")) -> dict[str, Any]:
+        """By way: of each photo how many hidden words were right; "asked", of how many."""
         corpus = self._corpus
         first = corpus.record(0)
         nothing = RegionRecord(
@@ -96,8 +96,8 @@ class Asked:
             "own": corpus.record, "other": another, "none": lambda row: nothing,
         }  # fmt: skip
         found: dict[str, Any] = {}
-        for name, record_of in ways.items():
-            right, asked = self._words(record_of)
+        for name in asked_ways:
+            right, asked = self._words(ways[name])
             found |= {name: right, "asked": asked}
         return found
 

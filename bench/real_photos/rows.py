@@ -52,8 +52,8 @@ MIXES: Mapping[str, tuple[str, int]] = {
     "photo": ("store", 1), "photo-cells": ("store", 17), "photo-cells-detections": ("store", 22),
     "photo-cells-all": ("store", 0), "detections": ("detections", 0),
 }  # fmt: skip
-MIX = "photo-cells-detections"
-MIX_STEPS = 1000
+MIX = "photo-cells"
+MIX_STEPS = 2000
 STEPS, TUNE_STEPS, BATCH, RATE, TUNE_RATE = 6000, 2000, 64, 1e-3, 3e-4
 GROUPS = 12  # of a fine-tuning step: a true pair and four wrong ones each
 JSON = "dataset_flickr8k.json"
@@ -66,6 +66,7 @@ TUNED: Mapping[str, object] = {
     "retrieval.distractors": '["caption","image","hard_caption","hard_image"]', "data.validation_groups": 320,
     "model.dropout": 0,
 }  # fmt: skip
+TEXT_ONLY = ("sampling.with_regions=false", "sampling.text_form=words_only", "model.with_match_head=false")
 RATES: Mapping[str, float] = {}  # of rows that learn better with another one
 FROM_BERT: Mapping[str, object] = {}
 MATCHED = ("vilbert", "imagebert", "interbert")  # systems whose head of pre-training scores a pair
@@ -83,8 +84,13 @@ def rows() -> Iterator[Row]:
     for system, seed in (*((system, 0) for system in SYSTEMS), *((CHEAPEST, seed) for seed in SEEDS[1:])):
         name = f"{system}-{seed}"
         yield Row(f"pretrained/{name}", partial(pretrained, system=system, seed=seed), ["store"])
-        yield Row(f"heads/{name}", partial(looked, start=f"pretrained/{name}"), [f"pretrained/{name}"])
         yield Row(f"tuned/{name}", partial(tuned, system=system, seed=seed), [f"pretrained/{name}"])
+    for seed in SEEDS:
+        yield Row(f"alone/visualbert-{seed}", partial(words_alone, seed=seed), ["store"])
+    seen = {"mix": "photo-cells-detections", "ask": False}
+    for system in (CHEAPEST, "imagebert"):
+        yield Row(f"seen/{system}-0", partial(pretrained, system=system, **seen), ["store"])
+        yield Row(f"heads/{system}-0", partial(looked, start=f"seen/{system}-0"), [f"seen/{system}-0"])
     for seed in SEEDS:  # claims, with the cheapest system
         name = f"{CHEAPEST}-{seed}"
         new, whole = {"steps": 1, "rate": 1e-12}, {"mix": "photo"}
@@ -194,6 +200,18 @@ def pretrained(
     with FeatureStore(work.folder / store) as opened:
         asked = Asked(folder, opened, work.data / JSON, "test", most)
         return {"words": asked.words(), "retrieved": asked.retrieved(folder) if seed == 0 else None}
+
+
+def words_alone(work: Work, row: str, seed: int) -> dict[str, Any]:
+    """The same of a model that reads captions without any photo: VisualBERT's layers, which are BERT then."""
+    from real_photos.asked import Asked
+    from roibeam.features.store import FeatureStore
+
+    folder, captions = work.run_folder(row), work.folder / "data" / "all" / JSON
+    words = _pretraining(folder, work.store, captions, "visualbert", 0, seed, STEPS)
+    work.roibeam(row, *words, *(word for field in TEXT_ONLY for word in ("--set", field)))
+    with FeatureStore(work.store) as opened:
+        return {"words": Asked(folder, opened, work.data / JSON, "test").words(["none"])}
 
 
 def looked(work: Work, row: str, start: str) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""The floor of retrieval: text vectors and vectors of whole photos, joined by one linear layer a side. No region, no deep
-model that is trained: what a system of regions must be better than.
+"""The floor of retrieval: text vectors and vectors of whole photos, joined by one linear layer a side. No region, no
+deep model that is trained: what a system of regions must be better than.
 
     python examples/real_photos/floor.py STORE DATA OUT --text words
     python examples/real_photos/floor.py STORE DATA OUT --text build/real-models/minilm
     roibeam score retrieval OUT/test.npy --data DATA
 
-STORE has a feature of each whole photo (`roibeam extract --image-feature region`); DATA is a folder of `prepare.py`. Text
-vectors are counts of words, weighted by how rare they are, or the mean state of a BERT. The layers are those of canonical
-correlation analysis with a ridge, in closed form, fitted to all captions of `train`; ridges, width and the power of the
-correlations are chosen by R@10 on `val`. OUT/val.npy and OUT/test.npy are files of `roibeam score`.
+STORE has a feature of each whole photo (`roibeam extract --image-feature region`); DATA is a folder of `prepare.py`.
+Text vectors are counts of words, weighted by how rare they are, or the mean state of a BERT. The layers are those of
+canonical correlation analysis with a ridge, in closed form, fitted to all captions of `train`; ridges, width and the
+power of the correlations are chosen by R@10 on `val`. OUT/val.npy and OUT/test.npy are files of `roibeam score`.
 """
 
 import argparse
@@ -82,7 +82,7 @@ class Joined:
         self.cross = x.T.astype(np.float64) @ y / len(x)
 
     def found(self, ridges):
-        """Of each side its whitening and directions, and the correlations. A ridge is a share of the mean eigenvalue."""
+        """Whitening and directions of each side, and the correlations. A ridge is a share of the mean eigenvalue."""
         roots = [
             (vectors / np.sqrt(values.clip(0) + ridge * values.mean())) @ vectors.T
             for (values, vectors), ridge in zip(self.own, ridges, strict=True)

@@ -1,5 +1,5 @@
-"""Searches photos by sentences with a model that `roibeam finetune --task retrieval` trained, and draws what it found as
-boxes: photos of others are not ours to show.
+"""Searches photos by sentences with a model that `roibeam finetune --task retrieval` trained, and draws what it found
+as boxes: photos of others are not ours to show.
 
     python examples/real_photos/search.py RUN STORE DATA found.svg "a dog runs through water" "two men on a roof"
 

@@ -46,7 +46,9 @@ def data(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     images = [
         {
             "filename": names[number], "imgid": row, "split": ["val", "test"][row % 2] if row < 4 else "train",
-            "sentences": [{"raw": text, "tokens": text.split(), "sentid": at} for at, text in enumerate(captions[number])],
+            "sentences": [
+                {"raw": text, "tokens": text.split(), "sentid": place} for place, text in enumerate(captions[number])
+            ],
         }
         for row, number in enumerate(sorted(names))
     ]  # fmt: skip

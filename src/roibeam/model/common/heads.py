@@ -81,11 +81,8 @@ class TwoStreamPooler(nn.Module):
 
 
 class DroppedLinear(nn.Linear):
-    """Dropout, then a linear layer: the match head and the score heads on pooled vectors or states.
-
-    Under autocast too it computes in the number type of its weights: scores of bfloat16, which has 8 bits, tie by the
-    hundred where a caption meets a thousand images.
-    """
+    """Dropout, then a linear layer: the match head and the score heads on pooled vectors or states. Under autocast too
+    it computes in the type of its weights: scores of bfloat16 tie by the hundred where a caption meets 1,000 images."""
 
     def __init__(self, input_size: int, output_size: int, *, dropout: float) -> None:
         super().__init__(input_size, output_size)
