@@ -113,7 +113,7 @@ evidence-quick: setup ## a few of these runs at a small size, to see that all of
 
 evidence-real: real-models ## the same on real photos, docs/real-photos.md: PHOTOS=FOLDER CAPTIONS=Flickr8k_text; an hour of it, goes on
 	$(BIN)/python examples/real_photos/fetch.py build/real-models --minilm
-	PYTHONSAFEPATH= PYTHONPATH=bench $(BIN)/python -m real_photos $(PHOTOS) $(CAPTIONS) $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONSAFEPATH= PYTHONPATH=bench $(BIN)/python -m real_photos $(PHOTOS) $(CAPTIONS) $(ARGS)
 
 notebook: setup ## run docs/first_hour.ipynb anew and keep its outputs (2 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/notebook_run.py docs/first_hour.ipynb

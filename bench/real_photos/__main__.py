@@ -11,6 +11,7 @@ does not end goes on with the next call.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from pathlib import Path
 from real_photos.page import write_page
 from real_photos.rows import ROWS
 from real_photos.work import ROOT, OutOfTime, Row, Work
+
+LATER = 75  # exit code of a row that goes on with the next call
 
 
 def main() -> None:
@@ -31,16 +34,24 @@ def main() -> None:
         folder=folder,
         results=options.results.resolve(),
         ends=time.monotonic() + 60 * options.minutes,
+        share=options.share,
     )
     rows = _wanted(options.only)
     if options.list:
         for row in rows:
             print(f"{row.name:32} {'there' if work.result(row.name).exists() else 'missing'}")
         return
-    if not options.page:
-        made = _make(work, rows, options.jobs)
-        print(made)
-    write_page(work, ROOT / "docs" / "real-photos.md")
+    if options.one:
+        try:
+            work.done(ROWS[options.one])
+        except OutOfTime:
+            sys.exit(LATER)
+        return
+    failed = [] if options.page else _make(work, rows, options.jobs)
+    write_page(work, options.docs)
+    print(f"{sum(work.result(row.name).exists() for row in rows)} of {len(rows)} rows are there")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def _wanted(only: Sequence[str] | None) -> list[Row]:
@@ -51,30 +62,40 @@ def _wanted(only: Sequence[str] | None) -> list[Row]:
     return [row for name, row in ROWS.items() if name in names]
 
 
-def _make(work: Work, rows: Sequence[Row], jobs: int) -> str:
-    """Makes what is missing, so many rows at once, each after those that it needs; tells how far it came."""
+def _make(work: Work, rows: Sequence[Row], jobs: int) -> list[str]:
+    """Makes what is missing, so many rows at once, each in a process of its own and after those that it needs. Returns
+    those that failed."""
     missing = {row.name: row for row in rows if not work.result(row.name).exists()}
-    going: dict[Future[None], str] = {}
+    going: dict[Future[int], str] = {}
+    failed = []
     with ThreadPoolExecutor(jobs) as pool:
         while missing or going:
             there = [name for name, row in missing.items() if all(work.result(need).exists() for need in row.needs)]
             for name in there[: jobs - len(going)] if time.monotonic() < work.ends else []:
-                going[pool.submit(work.done, missing.pop(name))] = name
+                going[pool.submit(_one, work, missing.pop(name).name)] = name
             if not going:
                 break
             ended, _ = wait(going, return_when=FIRST_COMPLETED)
             for each in ended:
-                name = going.pop(each)
-                try:
-                    each.result()
-                    print(f"{name}: {work.read(name)['minutes']} min", flush=True)
-                except OutOfTime:
-                    print(f"{name}: goes on with the next call", flush=True)
-                    work.ends = time.monotonic()
-                except SystemExit as error:
-                    print(error, flush=True)
-    there = sum(work.result(row.name).exists() for row in rows)
-    return f"{there} of {len(rows)} rows are there"
+                name, code = going.pop(each), each.result()
+                if code == LATER:
+                    told = "goes on with the next call"
+                elif code:
+                    failed.append(name)
+                    told = f"failed, see {work.log(name)}"
+                else:
+                    told = f"{work.read(name)['minutes']} min"
+                print(f"{name}: {told}", flush=True)
+    return failed
+
+
+def _one(work: Work, row: str) -> int:
+    minutes = max(0.0, work.ends - time.monotonic()) / 60
+    places = ("--work", work.folder, "--results", work.results, "--minutes", str(minutes), "--share", str(work.share))
+    command = (sys.executable, "-m", "real_photos", work.photos, work.captions, *places, "--one", row)
+    work.log(row).parent.mkdir(parents=True, exist_ok=True)
+    with work.log(row).open("a") as log:
+        return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
 
 
 def _parsed() -> argparse.Namespace:
@@ -89,7 +110,10 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "evidence-real", help="[build/evidence-real]")
     results = Path(__file__).parent / "results"
     parser.add_argument("--results", type=Path, default=results, help="[bench/real_photos/results]")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "real-photos.md", help="[docs/real-photos.md]")
+    parser.add_argument("--share", type=float, default=1.0, help="of all steps: less, to see that all works [1]")
     parser.add_argument("--list", action="store_true", help="rows, and which are missing; nothing is run")
+    parser.add_argument("--one", metavar="ROW", choices=ROWS, help=argparse.SUPPRESS)
     parser.add_argument("--page", action="store_true", help="the page alone; nothing is run")
     return parser.parse_args()
 

@@ -135,7 +135,7 @@ def heads(work: Work) -> Iterator[str]:
     yield f"|{'---|' * 7}"
     for system in SYSTEMS:
         found = there(work, f"heads/{system}-0")
-        if found is None:
+        if found is None or not (found["val"]["photos"] and found["test"]["photos"]):
             continue
         val, test = (np.array(found[split]["heads"]) for split in ("val", "test"))
         layer, head = np.unravel_index(val.mean(axis=0).argmax(), val.shape[1:])

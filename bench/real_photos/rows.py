@@ -56,7 +56,6 @@ MIX = "photo-cells"
 MIX_STEPS = 2000
 STEPS, TUNE_STEPS, BATCH, RATE, TUNE_RATE = 6000, 2000, 64, 1e-3, 3e-4
 GROUPS = 12  # of a fine-tuning step: a true pair and four wrong ones each
-JSON = "dataset_flickr8k.json"
 _HIDDEN = {"sampling.word_probability": 0.3}  # more than published: small models with few captions learn sooner
 HIDDEN: Mapping[str, Mapping[str, object]] = {
     **dict.fromkeys(SYSTEMS, _HIDDEN),
@@ -154,10 +153,10 @@ def mixed(work: Work, row: str, mix: str) -> dict[str, Any]:
     """A short pre-training of the quickest system, and what it retrieves among 200 photos for validation."""
     store, most = MIXES[mix]
     folder = work.run_folder(row)
-    captions = work.folder / "data" / "all" / JSON
-    words = _pretraining(folder, work.folder / store, captions, "imagebert", most, 0, MIX_STEPS)
-    watched = ("--set", f"train.evaluate_every={MIX_STEPS}", "--set", "data.validation_retrieval=200")
-    work.roibeam(row, *words, "--validation-captions", work.data / JSON, *watched)
+    captions = work.folder / "data" / "all" / work.json
+    words = _pretraining(folder, work.folder / store, captions, "imagebert", most, 0, work.steps(MIX_STEPS))
+    watched = ("--set", f"train.evaluate_every={work.steps(MIX_STEPS)}", "--set", "data.validation_retrieval=200")
+    work.roibeam(row, *words, "--validation-captions", work.data / work.json, *watched)
     last = json.loads((folder / "evaluation.jsonl").read_text("utf-8").splitlines()[-1])
     return {name: last[name] for name in ("image_to_text_r10", "text_to_image_r10", "masked_word_accuracy")}
 
@@ -190,15 +189,18 @@ def pretrained(
     from real_photos.asked import Asked
     from roibeam.features.store import FeatureStore
 
-    folder, captions = work.run_folder(row), work.folder / "data" / "all" / JSON
+    folder, captions = work.run_folder(row), work.folder / "data" / "all" / work.json
     store, most = MIXES[mix]
     work.roibeam(
-        row, *_pretraining(folder, work.folder / store, captions, system, most, seed, steps, RATES.get(row, rate), bert)
+        row,
+        *_pretraining(
+            folder, work.folder / store, captions, system, most, seed, work.steps(steps), RATES.get(row, rate), bert
+        ),
     )
     if not ask:
         return {}
     with FeatureStore(work.folder / store) as opened:
-        asked = Asked(folder, opened, work.data / JSON, "test", most)
+        asked = Asked(folder, opened, work.data / work.json, "test", most)
         return {"words": asked.words(), "retrieved": asked.retrieved(folder) if seed == 0 else None}
 
 
@@ -207,11 +209,11 @@ def words_alone(work: Work, row: str, seed: int) -> dict[str, Any]:
     from real_photos.asked import Asked
     from roibeam.features.store import FeatureStore
 
-    folder, captions = work.run_folder(row), work.folder / "data" / "all" / JSON
-    words = _pretraining(folder, work.store, captions, "visualbert", 0, seed, STEPS)
+    folder, captions = work.run_folder(row), work.folder / "data" / "all" / work.json
+    words = _pretraining(folder, work.store, captions, "visualbert", 0, seed, work.steps(STEPS))
     work.roibeam(row, *words, *(word for field in TEXT_ONLY for word in ("--set", field)))
     with FeatureStore(work.store) as opened:
-        return {"words": Asked(folder, opened, work.data / JSON, "test").words(["none"])}
+        return {"words": Asked(folder, opened, work.data / work.json, "test").words(["none"])}
 
 
 def looked(work: Work, row: str, start: str) -> dict[str, Any]:
@@ -221,21 +223,21 @@ def looked(work: Work, row: str, start: str) -> dict[str, Any]:
 
     with FeatureStore(work.store) as opened:
         folder = work.run_folder(start)
-        return {split: Asked(folder, opened, work.data / JSON, split).looks() for split in ("val", "test")}
+        return {split: Asked(folder, opened, work.data / work.json, split).looks() for split in ("val", "test")}
 
 
 def tuned(
     work: Work, row: str, system: str, seed: int = 0, start: str = "pretrained", mix: str = MIX, name: str = ""
 ) -> dict[str, Any]:
     """Fine-tunes for retrieval and asks once about the photos for testing."""
-    folder, (store, most) = work.run_folder(row), MIXES[mix]
+    folder, (store, most), steps = work.run_folder(row), MIXES[mix], work.steps(TUNE_STEPS)
     before = work.run_folder(f"{start}/{name or system}-{seed}")
     fields = {**TUNED, "layout.max_regions": most, **({"head.kind": "match"} if system in MATCHED else {})}
     sets = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
     work.roibeam(
         row, "finetune", folder, "--task", "retrieval", "--from", before, "--store", work.folder / store,
-        *("--data", work.data, "--seed", str(seed), "--steps", str(TUNE_STEPS), "--batch-size", str(GROUPS)),
-        *("--warmup-steps", str(TUNE_STEPS // 10), "--learning-rate", str(TUNE_RATE), *_TRAIN, *sets),
+        *("--data", work.data, "--seed", str(seed), "--steps", str(steps), "--batch-size", str(GROUPS)),
+        *("--warmup-steps", str(steps // 10), "--learning-rate", str(TUNE_RATE), *_TRAIN, *sets),
     )  # fmt: skip
     return ranks(_predicted(work, row, folder, "test", store=store))
 

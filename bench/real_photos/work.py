@@ -49,6 +49,7 @@ class Work:
         photos, captions: as `prepare.py` takes them.
         folder, results: see the top of the file.
         ends: when the part is over, by `time.monotonic`.
+        share: of the steps of all runs; less than 1 to see that all works.
         commands: by row, as they are told: files by their place in `folder`.
     """
 
@@ -57,12 +58,21 @@ class Work:
     folder: Path
     results: Path
     ends: float
+    share: float = 1.0
     commands: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def data(self) -> Path:
-        """All captions; of photos for validation and test the first one alone."""
+        """Of photos for validation and test the first caption alone."""
         return self.folder / "data" / "first"
+
+    @property
+    def json(self) -> str:
+        """Name of the file of captions."""
+        return "dataset_flickr8k.json" if self.captions.is_dir() else self.captions.name
+
+    def steps(self, steps: int) -> int:
+        return max(1, round(self.share * steps))
 
     @property
     def store(self) -> Path:
@@ -73,6 +83,9 @@ class Work:
 
     def result(self, row: str) -> Path:
         return self.results / f"{row}.json"
+
+    def log(self, row: str) -> Path:
+        return self.folder / "logs" / f"{row}.log"
 
     def read(self, row: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.result(row).read_text("utf-8"))
@@ -90,7 +103,7 @@ class Work:
         for path, name in ((self.folder, "WORK"), (self.photos, "PHOTOS"), (self.captions, "CAPTIONS"), (ROOT, "")):
             told = told.replace(f"{path}/", f"{name}/" if name else "").replace(str(path), name)
         self.commands.setdefault(row, []).append(told)
-        log = self.folder / "logs" / f"{row}.log"
+        log = self.log(row)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as out:
             out.write(f"\n{told}\n")
