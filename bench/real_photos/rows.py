@@ -50,9 +50,10 @@ SIZES: Mapping[str, Mapping[str, object]] = {
 # What a model reads of a photo: the store, and how many regions, the highest scores first: the photo, then its cells.
 MIXES: Mapping[str, tuple[str, int]] = {
     "photo": ("store", 1), "photo-cells": ("store", 17), "photo-cells-detections": ("store", 22),
-    "photo-cells-all": ("store", 0), "detections": ("detections", 0),
+    "photo-cells-all": ("store", 0), "detections": ("detections", 0), "cells": ("cells", 0),
 }  # fmt: skip
 MIX = "photo-cells"
+OWN_MIX = {"vlbert": "cells"}  # the same: it counts words and regions together, and cannot leave regions out
 MIX_STEPS = 2000
 STEPS, TUNE_STEPS, BATCH, RATE, TUNE_RATE = 6000, 2000, 64, 1e-3, 3e-4
 GROUPS = 12  # of a fine-tuning step: a true pair and four wrong ones each
@@ -77,13 +78,16 @@ def rows() -> Iterator[Row]:
     yield Row("store", extract, ["data"])
     for text in FLOORS:
         yield Row(f"floor/{text}", partial(floor, text=text), ["store"])
-    yield Row("detections", detections, ["store"])
+    yield Row("detections", partial(part, has_cells=False), ["store"])
+    yield Row("cells", partial(part, has_cells=True), ["store"])
     for mix, (store, _) in MIXES.items():
+        if mix in OWN_MIX.values():
+            continue
         yield Row(f"mix/{mix}", partial(mixed, mix=mix), [store])
     for system, seed in (*((system, 0) for system in SYSTEMS), *((CHEAPEST, seed) for seed in SEEDS[1:])):
-        name = f"{system}-{seed}"
-        yield Row(f"pretrained/{name}", partial(pretrained, system=system, seed=seed), ["store"])
-        yield Row(f"tuned/{name}", partial(tuned, system=system, seed=seed), [f"pretrained/{name}"])
+        name, mix = f"{system}-{seed}", OWN_MIX.get(system, MIX)
+        yield Row(f"pretrained/{name}", partial(pretrained, system=system, seed=seed, mix=mix), [MIXES[mix][0]])
+        yield Row(f"tuned/{name}", partial(tuned, system=system, seed=seed, mix=mix), [f"pretrained/{name}"])
     for seed in SEEDS:
         yield Row(f"alone/visualbert-{seed}", partial(words_alone, seed=seed), ["store"])
     seen = {"mix": "photo-cells-detections", "ask": False}
@@ -129,23 +133,23 @@ def floor(work: Work, row: str, text: str, data: str = "first") -> dict[str, Any
     return {"chosen": json.loads((out / "chosen.json").read_text("utf-8")), **ranks(out / "test.npy")}
 
 
-def detections(work: Work, row: str) -> dict[str, Any]:
-    """A store of the detections alone, without the cells and the whole photo."""
+def part(work: Work, row: str, has_cells: bool) -> dict[str, Any]:
+    """A store of the photo and its cells alone, or of the detections alone."""
     from roibeam.features.record.region_record import RegionRecord
     from roibeam.features.store import FeatureStore
     from roibeam.features.writing.store_writer import write_store
 
-    def kept(record: RegionRecord) -> RegionRecord:
-        keep = record.class_ids < places[0]
-        names = ("boxes", "features", "class_ids", "class_scores")
-        return replace(record, **{name: getattr(record, name)[keep] for name in names})
-
     with FeatureStore(work.store) as store:
         classes = store.manifest.classes
         assert classes is not None
-        places = [classes.index(name) for name in ("photo", "cell")]  # the last two
-        records = map(kept, store)
-        write_store(work.folder / "detections", records, feature_space="detections", classes=classes)
+        places = [classes.index(name) for name in ("photo", "cell")]
+
+        def kept(record: RegionRecord) -> RegionRecord:
+            keep = np.isin(record.class_ids, places) == has_cells
+            names = ("boxes", "features", "class_ids", "class_scores")
+            return replace(record, **{name: getattr(record, name)[keep] for name in names})
+
+        write_store(work.folder / row, map(kept, store), feature_space=row, classes=classes)
     return {}
 
 
