@@ -39,7 +39,7 @@ def main() -> None:
     rows = _wanted(options.only)
     if options.list:
         for row in rows:
-            print(f"{row.name:32} {'there' if work.result(row.name).exists() else 'missing'}")
+            print(f"{row.name:32} {'there' if work.is_there(row.name) else 'missing'}")
         return
     if options.one:
         try:
@@ -49,7 +49,7 @@ def main() -> None:
         return
     failed = [] if options.page else _make(work, rows, options.jobs)
     write_page(work, options.docs)
-    print(f"{sum(work.result(row.name).exists() for row in rows)} of {len(rows)} rows are there")
+    print(f"{sum(work.is_there(row.name) for row in rows)} of {len(rows)} rows are there")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 
@@ -65,12 +65,12 @@ def _wanted(only: Sequence[str] | None) -> list[Row]:
 def _make(work: Work, rows: Sequence[Row], jobs: int) -> list[str]:
     """Makes what is missing, so many rows at once, each in a process of its own and after those that it needs. Returns
     those that failed."""
-    missing = {row.name: row for row in rows if not work.result(row.name).exists()}
+    missing = {row.name: row for row in rows if not work.is_there(row.name)}
     going: dict[Future[int], str] = {}
     failed = []
     with ThreadPoolExecutor(jobs) as pool:
         while missing or going:
-            there = [name for name, row in missing.items() if all(work.result(need).exists() for need in row.needs)]
+            there = [name for name, row in missing.items() if all(work.is_there(need) for need in row.needs)]
             for name in there[: jobs - len(going)] if time.monotonic() < work.ends else []:
                 going[pool.submit(_one, work, missing.pop(name).name)] = name
             if not going:

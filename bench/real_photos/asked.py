@@ -77,7 +77,7 @@ class Asked:
             self.model.config, self.tokenizer, num_classes=known_classes(store, self._corpus.record(0)),
             as_read=found.as_read, max_regions=max_regions,
         )  # fmt: skip
-        self.chosen = evaluation_set(self._corpus)
+        self.chosen, self._most = evaluation_set(self._corpus), max_regions
         self._classes = store.manifest.classes or []
 
     def words(self, asked_ways: Sequence[str] = ("own", "other", "none")) -> dict[str, Any]:
@@ -133,7 +133,9 @@ class Asked:
         for row in map(int, self.chosen.rows):
             record, encoded = corpus.record(row), self.samples.text(corpus.caption(row))
             names = np.array([classes[number] for number in record.class_ids])
+            seen = self._most or record.num_regions  # of a record the first have the highest scores
             things = np.flatnonzero((record.class_scores >= SEEN) & ~np.isin(names, ("photo", "cell")))
+            things = things[things < seen]
             asked = [
                 (np.flatnonzero(encoded.word_ids == number)[-1], names[things] == NOUNS[word])
                 for number, word in self._words_of(encoded)
@@ -146,7 +148,7 @@ class Asked:
             with torch.inference_mode():
                 output = self.model.encode(batch, with_attention=True)
                 layers = layers_of(output, len(encoded.ids))
-                weights = words_at_regions(layers, 0, record.num_regions)[..., things]
+                weights = words_at_regions(layers, 0, min(seen, record.num_regions))[..., things]
             areas = np.prod(record.boxes[things, 2:] - record.boxes[things, :2], axis=1)
             for piece, right in asked:
                 found["photos"].append(int(self.chosen.image_of_caption[row]))

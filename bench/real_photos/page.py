@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from real_photos.rows import BEST, CHEAPEST, FLOORS, SEEDS, SYSTEMS
+from real_photos.rows import BEST, CHEAPEST, FLOORS, MIXES, SEEDS, SYSTEMS
 from real_photos.work import Work
-from roibeam.pipelines.common.statistics.retrieval_ranks import CUTS, recall_by_chance
+from roibeam.pipelines.common.statistics.retrieval_ranks import CUTS, median_rank_by_chance, recall_by_chance
 from roibeam.pipelines.common.statistics.verdict import Bootstrap
 
 PUBLISHED = Path(__file__).parent / "published.tsv"
@@ -21,6 +21,11 @@ NAMES: Mapping[str, str] = {
     "interbert": "InterBERT",
 }  # fmt: skip
 _FLOORS = {"words": "counted words", "minilm": "MiniLM"}
+_CLAIMS = {
+    "scratch": "pre-training before the same 2,000 steps",
+    "longer": "pre-training, against 8,000 steps of retrieval alone",
+    "whole": "16 cells beside the whole photo",
+}
 _OUTSIDE = {"words": "none", "minilm": "MiniLM's sentences"}
 WAYS = ("image_to_text", "text_to_image")
 _MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -30,7 +35,7 @@ _HEAD = "| | photo asks: R@1 | R@5 | R@10 | med | sentence asks: R@1 | R@5 | R@1
 def write_page(work: Work, page: Path) -> None:
     """Fills the page; a row that is not there yet has no line."""
     tables: Mapping[str, Callable[[Work], Iterator[str]]] = {
-        "first": first_captions, "all": all_captions, "claims": claims, "heads": heads,
+        "mixes": mixes, "first": first_captions, "all": all_captions, "claims": claims, "heads": heads,
     }  # fmt: skip
     text = page.read_text("utf-8")
     filled = _MARKS.sub(lambda found: found[1] + "\n".join(tables[found[2]](work)) + "\n" + found[3], text)
@@ -38,24 +43,34 @@ def write_page(work: Work, page: Path) -> None:
 
 
 def there(work: Work, row: str) -> dict[str, Any] | None:
-    return work.read(row) if work.result(row).exists() else None
+    return work.read(row) if work.is_there(row) else None
+
+
+def mixes(work: Work) -> Iterator[str]:
+    yield "| what a model reads | photo asks: R@10 of 200 | sentence asks | hidden words right |"
+    yield "|---|---|---|---|"
+    for mix in MIXES:
+        if found := there(work, f"mix/{mix}"):
+            measured = (found[name] for name in ("image_to_text_r10", "text_to_image_r10", "masked_word_accuracy"))
+            yield f"| {mix.replace('-', ', ')} | {' | '.join(f'{100 * value:.1f}' for value in measured)} |"
 
 
 def first_captions(work: Work) -> Iterator[str]:
-    """1,000 photos and the first caption of each."""
+    """The test photos and the first caption of each."""
     yield from _header()
-    yield _chance(np.ones(1000, int), 1000)
+    if found := there(work, "data"):
+        yield _chance(np.ones(found["photos"]["test"], int))
     for text in FLOORS:
         yield from _of_ranks(work, f"floor/{text}", f"floor, {_FLOORS[text]}")
     for system in SYSTEMS:
-        yield from _of_ranks(work, f"pretrained/{system}-0", f"{NAMES[system]}, zero-shot", part="retrieved")
+        yield from _of_ranks(work, f"zero-shot/{system}-0", f"{NAMES[system]}, zero-shot")
     for system in SYSTEMS:
         yield from _of_ranks(work, f"tuned/{system}-0", f"{NAMES[system]}, fine-tuned")
     yield from _of_ranks(work, "tuned/minilm-0", f"{NAMES[CHEAPEST]} from MiniLM, fine-tuned")
     for text in FLOORS:
-        yield from _of_ranks(
-            work, f"reranked/{text}", f"floor, {_FLOORS[text]}; its 50 best ordered anew with {NAMES[BEST]}"
-        )
+        if found := there(work, f"reranked/{text}"):
+            told = f"{_FLOORS[text]}; its 50 best by floor + {found['weight']:g} x {NAMES[BEST]}"
+            yield from _of_ranks(work, f"reranked/{text}", f"floor, {told}")
 
 
 def all_captions(work: Work) -> Iterator[str]:
@@ -64,7 +79,7 @@ def all_captions(work: Work) -> Iterator[str]:
     yield _HEAD.replace("| |", "| | image features; outside data |", 1) + " checked |"
     yield f"|---|---|{'---|' * 9}"
     told = "EfficientNet-Lite0, whole photo"
-    lines = [(0.0, _chance(np.full(1000, 5), 5000).replace("| chance |", "| chance | |") + " |")]
+    lines = [(0.0, _chance(np.full(1000, 5)).replace("| chance |", "| chance | |") + " |")]
     rows = [(f"full/floor-{text}", f"**floor, {_FLOORS[text]}**", f"{told}; {_OUTSIDE[text]}") for text in FLOORS]
     rows.append(("full/best", f"**{NAMES[BEST]}, fine-tuned**", "EfficientNet-Lite0, photo and 16 cells; none"))
     for row, name, used in rows:
@@ -73,7 +88,7 @@ def all_captions(work: Work) -> Iterator[str]:
     with PUBLISHED.open(encoding="utf-8") as file:
         for each in csv.DictReader(file, delimiter="\t"):
             if all(each[name] for name in names if "med" not in name):
-                used = f"{_short(each['image features'])}; {_short(each['outside data'])}"
+                used = f"{re.split('[,(]', each['image features'])[0].strip()}; {each['outside data']}"
                 cells = [f"{each['method']} {each['year']}", used, *(each[name] or "-" for name in names)]
                 lines.append(
                     (float(each["t_r10"]), f"| {' | '.join(cells)} | {each['checked'].split()[0].strip(';')} |")
@@ -81,40 +96,46 @@ def all_captions(work: Work) -> Iterator[str]:
     yield from (line for _, line in sorted(lines))
 
 
-def _short(cell: str) -> str:
-    return re.split(r"[,(]", cell)[0].strip()
-
-
 def claims(work: Work) -> Iterator[str]:
     yield "| claim | system | with | without | difference, 95 % | |"
     yield "|---|---|---|---|---|---|"
     for system in SYSTEMS:
-        for other, told in (("other", "another photo"), ("none", "no photo")):
-            found = [
-                found["words"] for seed in SEEDS if (found := there(work, f"pretrained/{system}-{seed}")) is not None
-            ]
+        found = [each["words"] for seed in SEEDS if (each := there(work, f"pretrained/{system}-{seed}"))]
+        for way, told in (("other", "another photo"), ("none", "none, which it never met")):
             if found:
-                yield _compared(
-                    f"hidden words, own photo against {told}", NAMES[system],
-                    [each["own"] for each in found], [each[other] for each in found], [each["asked"] for each in found],
-                )  # fmt: skip
-    pairs = [(there(work, f"pretrained/{CHEAPEST}-{seed}"), there(work, f"alone/visualbert-{seed}")) for seed in SEEDS]
-    both = [(one["words"], other["words"]) for one, other in pairs if one is not None and other is not None]
-    if both:
-        yield _compared(
-            "hidden words, own photo against a model of words alone", NAMES[CHEAPEST],
-            [one["own"] for one, _ in both], [other["none"] for _, other in both], [one["asked"] for one, _ in both],
-        )  # fmt: skip
-    for row, told in (("scratch", "pre-training helps retrieval"), ("whole", "regions help against the whole photo")):
-        pairs = [(there(work, f"tuned/{CHEAPEST}-{seed}"), there(work, f"{row}/{CHEAPEST}-{seed}")) for seed in SEEDS]
-        both = [(one, other) for one, other in pairs if one is not None and other is not None]
-        for way in WAYS if both else ():
-            hits = [[(np.array(each[way]) <= 10).astype(int) for each in pair] for pair in both]
-            asks = "photo asks" if way == WAYS[0] else "sentence asks"
-            yield _compared(
-                f"{told}: R@10, {asks}", NAMES[CHEAPEST], [pair[0] for pair in hits], [pair[1] for pair in hits],
-                [np.ones(len(pair[0]), int) for pair in hits],
-            )  # fmt: skip
+                asked = [each["asked"] for each in found]
+                ours, others = [each["own"] for each in found], [each[way] for each in found]
+                yield _compared(f"hidden words: own photo, {told}", NAMES[system], ours, others, asked)
+    for system in ("visualbert", CHEAPEST):
+        pairs = [
+            (there(work, f"pretrained/{system}-{seed}"), there(work, f"alone/visualbert-{seed}")) for seed in SEEDS
+        ]
+        both = [(one["words"], other["words"]) for one, other in pairs if one and other]
+        if both:
+            ours, others, asked = (
+                [one["own"] for one, _ in both],
+                [two["none"] for _, two in both],
+                [one["asked"] for one, _ in both],
+            )
+            yield _compared("hidden words: own photo, a model of words alone", NAMES[system], ours, others, asked)
+    of_seeds = [
+        (f"{told}: R@10", [(f"tuned/{CHEAPEST}-{seed}", f"{row}/{CHEAPEST}-{seed}") for seed in SEEDS], 10)
+        for row, told in _CLAIMS.items()
+    ]
+    of_floors = [
+        (f"floor, {_FLOORS[text]}, re-ranked by {NAMES[BEST]}: R@{cut}", [(f"reranked/{text}", f"floor/{text}")], cut)
+        for text in FLOORS
+        for cut in (1, 10)
+    ]
+    for told, rows, cut in (*of_seeds, *of_floors):
+        pairs = [(there(work, one), there(work, other)) for one, other in rows]
+        for way in WAYS:
+            hits = [[(np.array(each[way]) <= cut).astype(int) for each in pair] for pair in pairs if all(pair)]
+            if hits:
+                asks = "photo asks" if way == WAYS[0] else "sentence asks"
+                ones = [np.ones(len(pair[0]), int) for pair in hits]
+                ours, others = [pair[0] for pair in hits], [pair[1] for pair in hits]
+                yield _compared(f"{told}, {asks}", NAMES[CHEAPEST], ours, others, ones)
 
 
 def _compared(claim: str, system: str, ours: Sequence[Any], others: Sequence[Any], asked: Sequence[Any]) -> str:
@@ -123,7 +144,10 @@ def _compared(claim: str, system: str, ours: Sequence[Any], others: Sequence[Any
     shares = 100 * sums[0].sum() / sums[2].sum(), 100 * sums[1].sum() / sums[2].sum()
     low, high = (100 * end for end in Bootstrap(len(sums[2])).difference(sums[0], sums[2], sums[1], sums[2]))
     each = [100 * (np.sum(a) - np.sum(b)) / np.sum(c) for a, b, c in zip(ours, others, asked, strict=True)]
-    seeds = f"{len(each)} seeds: {min(each):+.1f} to {max(each):+.1f}" if len(each) > 1 else "one seed"
+    seeds = "one seed"
+    if len(each) > 1:  # Student's t over seeds
+        half = {2: 12.71, 3: 4.30}[len(each)] * float(np.std(each, ddof=1)) / len(each) ** 0.5
+        seeds = f"{len(each)} seeds: {np.mean(each):+.1f} ± {half:.1f}"
     difference = f"{shares[0] - shares[1]:+.1f} [{low:+.1f} .. {high:+.1f}]"
     return f"| {claim} | {system} | {shares[0]:.1f} | {shares[1]:.1f} | {difference} | {seeds} |"
 
@@ -156,21 +180,21 @@ def _header() -> Iterator[str]:
     yield f"|---|{'---|' * 8}"
 
 
-def _chance(right: np.ndarray, captions: int) -> str:
+def _chance(right: np.ndarray) -> str:
     """
     Args:
         right: captions of each photo.
     """
-    photos = [100 * recall_by_chance(right, captions, cut) for cut in CUTS]
-    sentences = [100 * recall_by_chance(np.ones(captions, int), len(right), cut) for cut in CUTS]
-    cells = [f"{value:.1f}" for value in photos] + [""] + [f"{value:.1f}" for value in sentences] + [""]
+    captions, cells = int(right.sum()), list[str]()
+    for true, candidates in ((right, captions), (np.ones(captions, int), len(right))):
+        cells += [f"{100 * recall_by_chance(true, candidates, cut):.1f}" for cut in CUTS]
+        cells.append(str(median_rank_by_chance(true, candidates)))
     return f"| chance | {' | '.join(cells)} |"
 
 
-def _of_ranks(work: Work, row: str, told: str, part: str = "") -> Iterator[str]:
+def _of_ranks(work: Work, row: str, told: str) -> Iterator[str]:
     found = there(work, row)
-    found = found.get(part) if found is not None and part else found
-    if found is None:
+    if not found or not found.get(WAYS[0]):
         return
     cells = []
     for way in WAYS:

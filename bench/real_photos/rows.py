@@ -7,7 +7,8 @@ row that starts from MiniLM. Settings were chosen on the photos for validation; 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,9 +26,8 @@ BEST = "vilbert"  # on validation
 FLOORS: Mapping[str, str] = {"words": "words", "minilm": str(MODELS / "minilm")}
 
 # Without dropout: with it matching was still at chance after 1,000 steps, without it at 70 %.
-_WIDTH = {
-    "hidden_size": 192, "num_attention_heads": 6, "intermediate_size": 768, "hidden_dropout": 0, "attention_dropout": 0,
-}  # fmt: skip
+_OF_BERT = {"hidden_size": 192, "num_attention_heads": 6, "intermediate_size": 768, "num_hidden_layers": 4}
+_WIDTH = {**_OF_BERT, "hidden_dropout": 0, "attention_dropout": 0}
 _IMAGE = {
     "image_hidden_size": 192, "image_num_attention_heads": 6, "image_intermediate_size": 768, "image_hidden_dropout": 0,
     "image_attention_dropout": 0, "region_embedding_dropout": 0, "pair_dropout": 0,
@@ -56,6 +56,7 @@ MIX = "photo-cells"
 OWN_MIX = {"vlbert": "cells"}  # the same: it counts words and regions together, and cannot leave regions out
 MIX_STEPS = 2000
 STEPS, TUNE_STEPS, BATCH, RATE, TUNE_RATE = 6000, 2000, 64, 1e-3, 3e-4
+VAL_PHOTOS = 300  # by which fine-tuned systems are compared
 GROUPS = 12  # of a fine-tuning step: a true pair and four wrong ones each
 _HIDDEN = {"sampling.word_probability": 0.3}  # more than published: small models with few captions learn sooner
 HIDDEN: Mapping[str, Mapping[str, object]] = {
@@ -68,7 +69,6 @@ TUNED: Mapping[str, object] = {
 }  # fmt: skip
 TEXT_ONLY = ("sampling.with_regions=false", "sampling.text_form=words_only", "model.with_match_head=false")
 RATES: Mapping[str, float] = {}  # of rows that learn better with another one
-FROM_BERT: Mapping[str, object] = {}
 MATCHED = ("vilbert", "imagebert", "interbert")  # systems whose head of pre-training scores a pair
 _TRAIN = ("--precision", "bf16", "--threads", "1", "--set", "train.clip_norm=1")
 
@@ -88,6 +88,8 @@ def rows() -> Iterator[Row]:
         name, mix = f"{system}-{seed}", OWN_MIX.get(system, MIX)
         yield Row(f"pretrained/{name}", partial(pretrained, system=system, seed=seed, mix=mix), [MIXES[mix][0]])
         yield Row(f"tuned/{name}", partial(tuned, system=system, seed=seed, mix=mix), [f"pretrained/{name}"])
+        if seed == 0 and system != "vlbert":  # which has no matching head
+            yield Row(f"zero-shot/{name}", partial(zero_shot, system=system, mix=mix), [f"pretrained/{name}"])
     for seed in SEEDS:
         yield Row(f"alone/visualbert-{seed}", partial(words_alone, seed=seed), ["store"])
     seen = {"mix": "photo-cells-detections", "ask": False}
@@ -98,7 +100,9 @@ def rows() -> Iterator[Row]:
         name = f"{CHEAPEST}-{seed}"
         new, whole = {"steps": 1, "rate": 1e-12}, {"mix": "photo"}
         yield Row(f"new/{name}", partial(pretrained, system=CHEAPEST, seed=seed, ask=False, **new), ["store"])
-        yield Row(f"scratch/{name}", partial(tuned, system=CHEAPEST, seed=seed, start="new"), [f"new/{name}"])
+        for kind, steps in (("scratch", TUNE_STEPS), ("longer", STEPS + TUNE_STEPS)):
+            of_row = {"system": CHEAPEST, "seed": seed, "start": "new", "steps": steps}
+            yield Row(f"{kind}/{name}", partial(tuned, **of_row), [f"new/{name}"])
         yield Row(f"photo/{name}", partial(pretrained, system=CHEAPEST, seed=seed, ask=False, **whole), ["store"])
         begun = {"start": "photo", **whole}
         yield Row(f"whole/{name}", partial(tuned, system=CHEAPEST, seed=seed, **begun), [f"photo/{name}"])
@@ -112,8 +116,12 @@ def rows() -> Iterator[Row]:
 
 
 def prepare(work: Work, row: str) -> dict[str, Any]:
-    work.example(row, "prepare.py", work.photos, work.captions, work.folder / "data")
-    return {}
+    data = work.folder / "data"
+    work.example(row, "prepare.py", work.photos, work.captions, data)
+    images = json.loads((data / "all" / work.json).read_text("utf-8"))["images"]
+    left_out = len((data / "left_out.txt").read_text("utf-8").splitlines())
+    counts = Counter(image["split"] for image in images)
+    return {"photos": counts, "captions": sum(len(image["sentences"]) for image in images), "left_out": left_out}
 
 
 def extract(work: Work, row: str) -> dict[str, Any]:
@@ -170,12 +178,10 @@ def _pretraining(
     bert: str = "",
 ) -> list[str | Path]:  # fmt: skip
     fields = {
-        **{f"model.{name}": value for name, value in SIZES[system].items() if not bert or name not in _WIDTH},
+        **{f"model.{name}": value for name, value in SIZES[system].items() if not bert or name not in _OF_BERT},
         **HIDDEN[system],
         **({} if system == "vlbert" else {"sampling.max_regions": most}),  # it counts words and regions together
     }
-    if bert:
-        fields |= FROM_BERT
     sets = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
     return [
         *("pretrain", folder, "--store", store, "--captions", captions, "--system", system, "--model", "small"),
@@ -189,7 +195,7 @@ def pretrained(
     work: Work, row: str, system: str, mix: str = MIX, seed: int = 0, steps: int = STEPS, rate: float = RATE,
     bert: str = "", ask: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Trains, and asks about the photos for testing: hidden words, and of the first seed retrieval."""
+    """Trains, and asks about hidden words of the photos for testing."""
     from real_photos.asked import Asked
     from roibeam.features.store import FeatureStore
 
@@ -205,7 +211,17 @@ def pretrained(
         return {}
     with FeatureStore(work.folder / store) as opened:
         asked = Asked(folder, opened, work.data / work.json, "test", most)
-        return {"words": asked.words(), "retrieved": asked.retrieved(folder) if seed == 0 else None}
+        return {"words": asked.words()}
+
+
+def zero_shot(work: Work, row: str, system: str, mix: str) -> dict[str, Any]:
+    """Retrieval by the matching head of pre-training."""
+    from real_photos.asked import Asked
+    from roibeam.features.store import FeatureStore
+
+    (store, most), folder = MIXES[mix], work.run_folder(f"pretrained/{system}-0")
+    with FeatureStore(work.folder / store) as opened:
+        return Asked(folder, opened, work.data / work.json, "test", most).retrieved(folder) or {}
 
 
 def words_alone(work: Work, row: str, seed: int) -> dict[str, Any]:
@@ -225,16 +241,18 @@ def looked(work: Work, row: str, start: str) -> dict[str, Any]:
     from real_photos.asked import Asked
     from roibeam.features.store import FeatureStore
 
-    with FeatureStore(work.store) as opened:
-        folder = work.run_folder(start)
-        return {split: Asked(folder, opened, work.data / work.json, split).looks() for split in ("val", "test")}
+    folder, (store, most) = work.run_folder(start), MIXES["photo-cells-detections"]
+    with FeatureStore(work.folder / store) as opened:
+        files = opened, work.data / work.json
+        return {split: Asked(folder, *files, split, most).looks() for split in ("val", "test")}
 
 
 def tuned(
-    work: Work, row: str, system: str, seed: int = 0, start: str = "pretrained", mix: str = MIX, name: str = ""
-) -> dict[str, Any]:
-    """Fine-tunes for retrieval and asks once about the photos for testing."""
-    folder, (store, most), steps = work.run_folder(row), MIXES[mix], work.steps(TUNE_STEPS)
+    work: Work, row: str, system: str, seed: int = 0, start: str = "pretrained", mix: str = MIX, name: str = "",
+    steps: int = TUNE_STEPS,
+) -> dict[str, Any]:  # fmt: skip
+    """Fine-tunes for retrieval; searches 300 validation photos, by which systems are compared, and the test photos."""
+    folder, (store, most), steps = work.run_folder(row), MIXES[mix], work.steps(steps)
     before = work.run_folder(f"{start}/{name or system}-{seed}")
     fields = {**TUNED, "layout.max_regions": most, **({"head.kind": "match"} if system in MATCHED else {})}
     sets = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
@@ -243,15 +261,21 @@ def tuned(
         *("--data", work.data, "--seed", str(seed), "--steps", str(steps), "--batch-size", str(GROUPS)),
         *("--warmup-steps", str(steps // 10), "--learning-rate", str(TUNE_RATE), *_TRAIN, *sets),
     )  # fmt: skip
-    return ranks(_predicted(work, row, folder, "test", store=store))
+    val = ranks(_predicted(work, row, folder, "val", store=store, most=VAL_PHOTOS))
+    return {"val": val, **ranks(_predicted(work, row, folder, "test", store=store))}
 
 
-def _predicted(work: Work, row: str, run: Path, split: str, *, store: str = "store", data: str = "first") -> Path:
-    said = run / f"{data}-{split}.npy"
-    if not said.exists():
+def _predicted(
+    work: Work, row: str, run: Path, split: str, *, store: str = "store", data: str = "first", most: int = 0
+) -> Path:
+    from roibeam.pipelines.finetuning.metrics.retrieval import ids_path
+
+    said = run / f"{data}-{split}{most or ''}.npy"
+    if not ids_path(said).exists():  # written last
         work.roibeam(
             row, "predict", run, "--store", work.folder / store, "--data", work.folder / "data" / data,
             *("--split", split, "--out", said, "--precision", "bf16", "--batch-size", "512", "--threads", "1"),
+            *(("--max-images", str(most)) if most else ()),
         )  # fmt: skip
     return said
 
@@ -272,31 +296,36 @@ def reranked(work: Work, row: str, text: str) -> dict[str, Any]:
         split: [np.load(work.run_folder(f"floor/{text}") / f"{split}.npy"), np.load(_predicted(work, row, run, split))]
         for split in ("val", "test")
     }
-    tried = {weight: _reranked(*both["val"], weight) for weight in WEIGHTS}
+    spread = [float(each.std()) for each in both["val"]]
+    tried = {weight: _reranked(*both["val"], spread, weight) for weight in WEIGHTS}
 
     def recalls(found: Mapping[str, list[int]]) -> float:
         return sum(float(np.mean(np.array(each) <= cut)) for each in found.values() for cut in (1, 5, 10))
 
     best = max(tried, key=lambda weight: recalls(tried[weight]))
-    return {"weight": best, **_reranked(*both["test"], best)}
+    return {"weight": best, **_reranked(*both["test"], spread, best)}
 
 
-def _reranked(floor: np.ndarray, system: np.ndarray, weight: float) -> dict[str, list[int]]:
-    """Ranks, of 1,000 captions and their photos in one order."""
+def _reranked(floor: np.ndarray, system: np.ndarray, spread: Sequence[float], weight: float) -> dict[str, list[int]]:
+    """Ranks, of captions and their photos in one order.
+
+    Args:
+        spread: standard deviations of both scores.
+    """
     found = {}
     for name, first, second in (("text_to_image", floor, system), ("image_to_text", floor.T, system.T)):
-        mixed = first / first.std() + weight * second / second.std()
-        last = -np.sort(-first, axis=1)[:, RERANKED - 1 : RERANKED]
-        ordered = np.where(first >= last, mixed, -np.inf)
-        own, kept = np.diag(ordered), np.diag(first >= last)
-        new = (ordered >= own[:, None]).sum(axis=1)
+        mixed = first / spread[0] + weight * second / spread[1]
+        order = np.argsort(-first, axis=1, kind="stable")
+        last = np.take_along_axis(first, order[:, min(RERANKED, len(first)) - 1 :][:, :1], axis=1)
+        own, kept = np.diag(mixed), np.diag(first >= last)
+        new = (np.where(first >= last, mixed, -np.inf) >= own[:, None]).sum(axis=1)
         old = (first >= np.diag(first)[:, None]).sum(axis=1)
         found[name] = np.where(kept, new, old).tolist()
     return found
 
 
 def ranks(scores: Path) -> dict[str, list[int]]:
-    """Of each photo the rank of its best sentence, of each sentence that of its photo; from 1."""
+    """The rank of the best sentence of each photo, and that of the photo of each sentence; from 1."""
     from roibeam.pipelines.finetuning.metrics.retrieval import fold_ranks, read_pair_scores
 
     ((_, found),) = fold_ranks(read_pair_scores(scores))

@@ -2,7 +2,7 @@
 
 WORK/data, WORK/store       captions and regions
 WORK/runs/<row>             what a row makes
-WORK/logs/<row>.log         what its commands say
+WORK/logs/<row>.log         what its commands say; WORK/commands/<row>.txt and WORK/seconds/<row>.txt: for its result
 RESULTS/<row>.json          what came out: a row that is there is not made again
 """
 
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,6 @@ class Work:
         folder, results: see the top of the file.
         ends: when the part is over, by `time.monotonic`.
         share: of the steps of all runs; less than 1 to see that all works.
-        commands: by row, as they are told: files by their place in `folder`.
     """
 
     photos: Path
@@ -59,7 +58,6 @@ class Work:
     results: Path
     ends: float
     share: float = 1.0
-    commands: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def data(self) -> Path:
@@ -84,6 +82,18 @@ class Work:
     def result(self, row: str) -> Path:
         return self.results / f"{row}.json"
 
+    def is_there(self, row: str) -> bool:
+        """Whether a row was made. Raises ValueError for one of other photos, captions or steps."""
+        if not self.result(row).exists():
+            return False
+        kept = self.read(row)
+        if (kept["of"], kept["share"]) != (self.json, self.share):
+            raise ValueError(
+                f"{self.result(row)} is of {kept['of']} with a share of {kept['share']}, this call of {self.json} with "
+                f"{self.share}; name other --results and --work"
+            )
+        return True
+
     def log(self, row: str) -> Path:
         return self.folder / "logs" / f"{row}.log"
 
@@ -102,7 +112,10 @@ class Work:
         told = " ".join(str(word) for word in words).replace("-m roibeam", "roibeam")
         for path, name in ((self.folder, "WORK"), (self.photos, "PHOTOS"), (self.captions, "CAPTIONS"), (ROOT, "")):
             told = told.replace(f"{path}/", f"{name}/" if name else "").replace(str(path), name)
-        self.commands.setdefault(row, []).append(told)
+        known = self.folder / "commands" / f"{row}.txt"
+        known.parent.mkdir(parents=True, exist_ok=True)
+        before = known.read_text().splitlines() if known.exists() else []
+        known.write_text("".join(f"{line}\n" for line in dict.fromkeys([*before, told])))
         log = self.log(row)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as out:
@@ -134,8 +147,10 @@ class Work:
             before.write_text(str(round(spent + time.monotonic() - start)))
         path = self.result(row.name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"row": row.name, "minutes": round(float(before.read_text()) / 60, 1)}
-        content |= {"commands": self.commands.get(row.name, []), **found}
+        known = self.folder / "commands" / f"{row.name}.txt"
+        content = {"row": row.name, "of": self.json, "share": self.share}
+        content["minutes"] = round(float(before.read_text()) / 60, 1)
+        content |= {"commands": known.read_text().splitlines() if known.exists() else [], **found}
         aside = path.with_suffix(".part")
         aside.write_text(json.dumps(content, separators=(",", ":")) + "\n", "utf-8")
         aside.rename(path)

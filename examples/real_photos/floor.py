@@ -14,6 +14,7 @@ power of the correlations are chosen by R@10 on `val`. OUT/val.npy and OUT/test.
 import argparse
 import itertools
 import json
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -22,46 +23,61 @@ import numpy as np
 import torch
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.statistics.retrieval_ranks import CaptionedImages, retrieval_ranks
 from roibeam.pipelines.data.datasets.karpathy import read_captioned
 from roibeam.pipelines.finetuning.metrics.retrieval import write_ids
+from roibeam.pipelines.finetuning.run.task_data import StoreImages
 
 RIDGES, POWERS, WIDTHS = (0.1, 0.3, 1.0, 3.0), (0.5, 1.0, 2.0), (128, 256, 1024)
 MIN_COUNT = 4  # of a word in the captions of train
-BATCH = 256
+BATCH, BLOCK = 256, 4096  # captions of a pass through a BERT; rows of a sum
 
 
-def word_vectors(trained, texts):
-    """(len(texts), words) float32: counts of the words of `trained`, each by the logarithm of how rare it is."""
-    counts = Counter(word for text in trained for word in set(text.lower().split()))
-    words = {word: row for row, word in enumerate(word for word, count in counts.items() if count >= MIN_COUNT)}
-    rarity = np.log(len(trained) / np.array([counts[word] for word in words], np.float32))
-    found = np.zeros((len(texts), len(words)), np.float32)
-    for row, text in enumerate(texts):
-        for word in text.lower().split():
-            if word in words:
-                found[row, words[word]] = rarity[words[word]]
-    return found
+class WordVectors:
+    """Counts of the words of some captions, each by the logarithm of how rare it is."""
+
+    def __init__(self, trained):
+        counts = Counter(word for text in trained for word in set(words_of(text)))
+        self.words = {
+            word: row for row, word in enumerate(word for word, count in counts.items() if count >= MIN_COUNT)
+        }
+        self.rarity = np.log(len(trained) / np.array([counts[word] for word in self.words], np.float32))
+
+    def __call__(self, texts):
+        """(len(texts), words) float32."""
+        found = np.zeros((len(texts), len(self.words)), np.float32)
+        for row, text in enumerate(texts):
+            for word in words_of(text):
+                if word in self.words:
+                    found[row, self.words[word]] = self.rarity[self.words[word]]
+        return found
 
 
-@torch.inference_mode()
-def bert_vectors(folder, texts):
-    """(len(texts), width) float32: the mean of a BERT's last states over the pieces of each text."""
-    from transformers import BertModel, BertTokenizerFast
+def words_of(text):
+    return re.findall(r"\w+", text.lower())
 
-    tokenizer, model = (
-        BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=True),
-        BertModel.from_pretrained(folder).eval(),
-    )
-    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # little padding
-    found = np.zeros((len(texts), model.config.hidden_size), np.float32)
-    for start in range(0, len(texts), BATCH):
-        rows = order[start : start + BATCH]
-        pieces = tokenizer(
-            [texts[row] for row in rows], padding=True, truncation=True, max_length=64, return_tensors="pt"
-        )
-        real = pieces["attention_mask"][..., None]
-        found[rows] = ((model(**pieces).last_hidden_state * real).sum(1) / real.sum(1)).numpy()
-    return found
+
+class BertVectors:
+    """The mean of a BERT's last states over the pieces of a text."""
+
+    def __init__(self, folder):
+        from transformers import BertModel, BertTokenizerFast
+
+        self.tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=True)
+        self.model = BertModel.from_pretrained(folder).eval()
+
+    @torch.inference_mode()
+    def __call__(self, texts):
+        """(len(texts), width) float32."""
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # little padding
+        found = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
+        for start in range(0, len(texts), BATCH):
+            rows = order[start : start + BATCH]
+            some = [texts[row] for row in rows]
+            pieces = self.tokenizer(some, padding=True, truncation=True, max_length=64, return_tensors="pt")
+            real = pieces["attention_mask"][..., None]
+            found[rows] = ((self.model(**pieces).last_hidden_state * real).sum(1) / real.sum(1)).numpy()
+        return found
 
 
 def normed(rows):
@@ -72,14 +88,23 @@ class Joined:
     """Canonical correlation analysis of rows that belong together.
 
     Args:
-        x: (n, D) texts; y: (n, E) photos.
+        blocks: (n, D) of texts and (n, E) of photos, some rows at a time.
     """
 
-    def __init__(self, x, y):
-        self.means = x.mean(0), y.mean(0)
-        x, y = x - self.means[0], y - self.means[1]
-        self.own = [np.linalg.eigh(each.T.astype(np.float64) @ each / len(each)) for each in (x, y)]
-        self.cross = x.T.astype(np.float64) @ y / len(x)
+    def __init__(self, blocks):
+        count, sums, squares, cross = 0, [0.0, 0.0], [0.0, 0.0], 0.0
+        for block in blocks:
+            x, y = (each.astype(np.float64) for each in block)
+            count += len(x)
+            sums = [total + each.sum(0) for total, each in zip(sums, (x, y), strict=True)]
+            squares = [total + each.T @ each for total, each in zip(squares, (x, y), strict=True)]
+            cross = cross + x.T @ y
+        self.means = [total / count for total in sums]
+        self.own = [
+            np.linalg.eigh(total / count - np.outer(mean, mean))
+            for total, mean in zip(squares, self.means, strict=True)
+        ]
+        self.cross = cross / count - np.outer(*self.means)
 
     def found(self, ridges):
         """Whitening and directions of each side, and the correlations. A ridge is a share of the mean eigenvalue."""
@@ -91,12 +116,19 @@ class Joined:
         return roots[0] @ left, roots[1] @ right.T, strength
 
 
-def ranks(scores, image_of_caption):
-    """From 1, ties against us: of each caption's photo, and of the best caption of each photo."""
-    own = scores[np.arange(len(scores)), image_of_caption]
-    of_texts = (scores >= own[:, None]).sum(1)
-    better = [(scores[:, image] >= own[image_of_caption == image].max()).sum() for image in range(scores.shape[1])]
-    return of_texts, np.array(better)
+def whole_photos(store, names):
+    """(len(names), E) float32: the feature of each whole photo."""
+    images = StoreImages(store)
+    found = []
+    for name in names:
+        image = images.id_of(name)
+        if image is None:
+            raise ValueError(f"{store.path} has no photo {name}; `roibeam store dead-letters` lists those that failed")
+        feature = store.get(image).image_feature
+        if feature is None:
+            raise ValueError(f"{store.path} has no feature of whole photos; extract it with --image-feature region")
+        found.append(feature.astype(np.float32))
+    return normed(np.stack(found))
 
 
 def main(store, data, out, text):
@@ -106,18 +138,15 @@ def main(store, data, out, text):
         split: np.repeat(np.arange(len(found)), [len(each.captions) for each in found])
         for split, found in pictures.items()
     }
-    every = [caption for found in texts.values() for caption in found]
-    vectors = word_vectors(texts["train"], every) if text == "words" else bert_vectors(Path(text), every)
-    sizes = np.cumsum([len(found) for found in texts.values()])
-    x = dict(zip(texts, np.split(normed(vectors), sizes[:-1]), strict=True))
+    vectors = WordVectors(texts["train"]) if text == "words" else BertVectors(Path(text))
     with FeatureStore(store) as opened:
-        y = {}
-        for split, found in pictures.items():
-            whole = [opened.get(each.image).image_feature for each in found]
-            if any(each is None for each in whole):
-                raise ValueError(f"{store} has no feature of whole photos; extract it with --image-feature region")
-            y[split] = normed(np.stack(whole).astype(np.float32))
-    joined = Joined(x["train"], y["train"][of_caption["train"]])
+        y = {split: whole_photos(opened, [each.image for each in found]) for split, found in pictures.items()}
+    starts = range(0, len(texts["train"]), BLOCK)
+    joined = Joined(
+        (normed(vectors(texts["train"][start : start + BLOCK])), y["train"][of_caption["train"][start : start + BLOCK]])
+        for start in starts
+    )
+    x = {split: normed(vectors(texts[split])) for split in ("val", "test")}
 
     def scores(split, found, width, power):
         *layers, strength = found
@@ -127,19 +156,26 @@ def main(store, data, out, text):
         )
         return (left @ right.T).astype(np.float32)
 
+    own, count = of_caption["val"], len(texts["val"])
+    captioned = CaptionedImages(np.arange(count), own, count, len(pictures["val"]))
     tried = {}
     for ridges in itertools.product(RIDGES, RIDGES):
         found = joined.found(ridges)
         for width, power in itertools.product(WIDTHS, POWERS):
-            both = ranks(scores("val", found, width, power), of_caption["val"])
-            tried[ridges, width, power] = sum(float((each <= 10).mean()) for each in both)
+            both = retrieval_ranks(scores("val", found, width, power), captioned)
+            tried[ridges, width, power] = (both.image_to_text <= 10).mean() + (both.text_to_image <= 10).mean()
     best = max(tried, key=tried.get)
     out.mkdir(parents=True, exist_ok=True)
     for split in ("val", "test"):
         np.save(out / f"{split}.npy", scores(split, joined.found(best[0]), *best[1:]))
         captions = [each.caption_id(place) for each in pictures[split] for place in range(len(each.captions))]
         write_ids(out / f"{split}.npy", captions, [each.image for each in pictures[split]], 1)
-    chosen = {"ridges": best[0], "width": best[1], "power": best[2], "val R@10, mean of both ways": tried[best] / 2}
+    chosen = {
+        "ridges": best[0],
+        "width": best[1],
+        "power": best[2],
+        "val R@10, mean of both ways": float(tried[best]) / 2,
+    }
     (out / "chosen.json").write_text(json.dumps(chosen, indent=1) + "\n", "utf-8")
     print(json.dumps(chosen))
 

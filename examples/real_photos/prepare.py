@@ -6,7 +6,7 @@ PHOTOS: a folder of .jpg files. CAPTIONS: Karpathy's `dataset_flickr8k.json`, `d
 `dataset_coco.json`; or the folder `Flickr8k_text` with `Flickr8k.token.txt` and the three lists
 `Flickr_8k.trainImages.txt`, `devImages` and `testImages`. Nothing is fetched: Flickr8k is given out by its authors
 (M. Hodosh, P. Young, J. Hockenmaier, JAIR 47, 2013), and copies are on Kaggle. Lines about photos that are not there
-are left out and named: copies that go round have lines of other data sets.
+are left out and named in OUT/left_out.txt: copies that go round have lines of other data sets.
 
     OUT/all/dataset_flickr8k.json      all captions
     OUT/first/dataset_flickr8k.json    of photos for validation and test the first caption alone: a thousand times fewer
@@ -39,7 +39,9 @@ def read_flickr8k(folder: Path, there: set[str]) -> tuple[list[dict], list[str]]
     captions: dict[str, list[str]] = {}
     for caption in CaptionFile(str(folder / TOKENS)):
         captions.setdefault(str(caption.name), []).append(caption.text)
-    left_out = [f"{TOKENS}: captions of {name}" for name in captions if name not in there]
+    left_out = [f"{TOKENS}: captions of {name}, which is no photo there" for name in captions if name not in there]
+    kept = [len(found) for name, found in captions.items() if name in there]
+    print(f"{TOKENS}: {sum(kept):,} captions of {len(kept):,} photos that are there")
     images = []
     for split, name in LISTS.items():
         for line in (folder / name).read_text("utf-8").splitlines():
@@ -52,13 +54,14 @@ def read_flickr8k(folder: Path, there: set[str]) -> tuple[list[dict], list[str]]
                 image = {"filename": photo, "imgid": len(images), "split": split, "sentences": sentences}
                 images.append(image)
             elif photo:
-                left_out.append(f"{name}: {photo}")
+                why = "without a caption" if photo in there else "which is no photo there"
+                left_out.append(f"{name}: {photo}, {why}")
     return images, left_out
 
 
 def main(photos: Path, captions: Path, out: Path) -> bool:
     """Returns whether there are as many photos and captions as were published."""
-    there = {path.name for path in photos.iterdir()} if photos.is_dir() else set()
+    there = {path.name for path in photos.rglob("*")}
     name = FLICKR8K if captions.is_dir() else captions.name
     if name not in KARPATHY:
         raise ValueError(f"{captions}: expected one of {', '.join(KARPATHY)}, or the folder Flickr8k_text")
@@ -67,12 +70,14 @@ def main(photos: Path, captions: Path, out: Path) -> bool:
     else:
         listed = json.loads(captions.read_text("utf-8"))["images"]
         images = [image for image in listed if image["filename"] in there]
-        left_out = [f"{captions.name}: {image['filename']}" for image in listed if image["filename"] not in there]
+        missing = (image["filename"] for image in listed if image["filename"] not in there)
+        left_out = [f"{captions.name}: {photo}, which is no photo there" for photo in missing]
     if not images:
         raise ValueError(f"none of the photos that {captions} names is in {photos}; give the folder of the .jpg files")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "left_out.txt").write_text("".join(f"{line}\n" for line in left_out), "utf-8")
     if left_out:
-        shown = ", ".join(left_out[:3])
-        print(f"{len(left_out):,} entries left out, since their photos are not in {photos}: {shown}, ...")
+        print(f"{len(left_out):,} entries left out, see {out / 'left_out.txt'}; the first: {left_out[0]}")
     found = dict(Counter(image["split"] for image in images)), sum(len(image["sentences"]) for image in images)
     is_all = found == EXPECTED[name]
     print(f"{name}: {found[0]} photos, {found[1]:,} captions" + (", as published" if is_all else ""))
@@ -81,7 +86,7 @@ def main(photos: Path, captions: Path, out: Path) -> bool:
     for folder in ("all", "first"):
         kept = [
             image | {"sentences": image["sentences"][:1]}
-            if folder == "first" and "train" not in image["split"]
+            if folder == "first" and image["split"] in ("val", "test")
             else image
             for image in images
         ]

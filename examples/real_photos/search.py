@@ -18,6 +18,7 @@ import numpy as np
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.datasets.karpathy import KARPATHY, read_captioned
+from roibeam.pipelines.finetuning.run.task_data import StoreImages
 
 SIDE, GAP, LINE = 200, 16, 18  # pixels: of a photo's frame, between frames, of a line of text
 FOUND, DRAWN = 3, 8  # photos of a sentence, boxes of a photo
@@ -25,8 +26,8 @@ SCORE, ALL_OF_IT = 0.3, ("photo", "cell")  # of a box that is drawn; classes tha
 
 
 def search(run, store, data, sentences):
-    """Of each sentence the ids of the best photos, best first. A photo's captions are replaced by one of the sentences:
-    `roibeam predict` scores each sentence with every photo."""
+    """The names of the best photos for each sentence, best first. The captions of each photo are replaced by one of the
+    sentences: `roibeam predict` scores each sentence with every photo."""
     photos = [each.image for each in read_captioned(data, "test")[0]]
     images = [
         {"filename": f"{photo}.jpg", "imgid": row, "split": "test", "sentences": [
@@ -65,11 +66,14 @@ def drawing(store, sentences, found):
     """An SVG: a row for each sentence, its best photos from left to right."""
     parts, height = [], SIDE + LINE + 2 * GAP
     with FeatureStore(store) as opened:
+        images = StoreImages(opened)
         for row, (sentence, photos) in enumerate(zip(sentences, found, strict=True)):
             top = row * height + GAP
             parts.append(f'<text x="{GAP}" y="{top + 12}" class="said">{escape(sentence)}</text>')
             for column, photo in enumerate(photos):
-                parts += frame(opened[photo], opened.manifest.classes, GAP + column * (SIDE + GAP), top + LINE)
+                parts += frame(
+                    opened[images.id_of(photo)], opened.manifest.classes, GAP + column * (SIDE + GAP), top + LINE
+                )
     width = FOUND * (SIDE + GAP) + GAP
     style = (
         "rect{fill:none;stroke:#2a78c8;stroke-width:1.5}.photo{stroke:#888;stroke-width:1}"

@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "real_photos"
-TABLES = ("first", "all", "claims", "heads")
+TABLES = ("mixes", "first", "all", "claims", "heads")
 SMALL = [
     word
     for name, value in {
