@@ -84,6 +84,14 @@ def test_other_systems_and_their_comparison(name: str, roibeam: Cli, world: Path
     ok(roibeam("evaluate", model, *options, "--out", tmp_path / "b", "--batch-size", 3))
     compared = ok(roibeam("evaluate", "--compare", tmp_path / "a", tmp_path / "b"))
     assert "image to text, R@1" in compared.out and "no clear difference" in compared.out
+    half = json.loads(
+        ok(roibeam("evaluate", model, *options, "--out", tmp_path / "d", "--precision", "bf16", "--json")).out
+    )
+    assert json.loads((tmp_path / "d" / "results.json").read_text())["settings"]["precision"] == "bf16"
+    losses = [{each["name"]: each["value"] for each in told["figures"]}["masked_words"] for told in (said, half)]
+    assert losses[0] != losses[1] == pytest.approx(losses[0], rel=0.02)
+    refused = roibeam("evaluate", model, *options, "--out", tmp_path / "f", "--precision", "fp16")
+    assert "fp16 needs an accelerator" in one_line(refused) and not (tmp_path / "f").exists()
     few = roibeam("evaluate", model, *options, "--out", tmp_path / "c", "--max-images", 3, "--json")
     assert json.loads(few.out)["images"] == 3
     assert "differ in max_images" in one_line(roibeam("evaluate", "--compare", tmp_path / "a", tmp_path / "c"))

@@ -131,6 +131,7 @@ def evaluate_checkpoint(
     chosen_device = choose_device(config.device)
     log.info("%s", chosen_device.words)
     device = torch.device(chosen_device.name)
+    precision = precision_of(config.precision, FLOAT32, device.type)
     features = features_for(found, store, rows.captioned_ids(), images, scratch=out, device=device)
     corpus = Corpus(store, rows)
     samples = _samples(found, tokenizer, store, corpus.record_id(0), config, features)
@@ -143,7 +144,7 @@ def evaluate_checkpoint(
     out.mkdir(parents=True, exist_ok=True)
     log.info("%s of %s", plural(len(chosen.rows), "caption"), plural(len(chosen.image_ids), "image"))
     alone = _word_reader(found, tokenizer, leaked)
-    with autocast_to(precision_of(config.precision, FLOAT32, device.type), device.type):
+    with autocast_to(precision, device.type):
         measures, medians, skipped = _measure(model, samples, chosen, config, out, device, alone)
     for remark in skipped:
         tell(remark)
