@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,6 @@ import pytest
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "real_photos"
-TABLES = ("mixes", "first", "all", "claims", "heads")
 SMALL = [
     word
     for name, value in {
@@ -62,7 +62,7 @@ def world(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "photos").mkdir()
     for name in names.values():
         (folder / "photos" / name).symlink_to(shared_data / "images" / name)
-    (folder / "page.md").write_text("".join(f"<!-- table: {name} -->\n<!-- end of table -->\n" for name in TABLES))
+    shutil.copy(REPOSITORY / "docs" / "real-photos.md", folder / "page.md")
     run_rows(folder, "store")
     return folder
 
