@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import textwrap
 from html import escape
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.datasets.karpathy import KARPATHY, read_captioned
 from roibeam.pipelines.finetuning.run.task_data import StoreImages
 
-SIDE, GAP, LINE = 200, 16, 18  # pixels: of a photo's frame, between frames, of a line of text
+SIDE, GAP, LINE = 200, 16, 16  # pixels: of a photo's frame, between frames, of a line of text
 FOUND, DRAWN = 3, 8  # photos of a sentence, boxes of a photo
-SCORE, ALL_OF_IT = 0.3, ("photo", "cell")  # of a box that is drawn; classes that are places and no things
+LETTERS, LINES = 34, 3  # of a photo's own caption
+SCORE, ALL_OF_IT = 0.25, ("photo", "cell")  # of a box that is drawn; classes that are places and no things
 
 
 def search(run, store, data, sentences):
@@ -43,8 +45,8 @@ def search(run, store, data, sentences):
     return [[photos[place] for place in np.argsort(-scores[row])[:FOUND]] for row in range(len(sentences))]
 
 
-def frame(record, classes, left, top):
-    """A photo as its best boxes with their classes, as SVG."""
+def frame(record, classes, caption, left, top):
+    """A photo as its best boxes with their classes, and its own caption below, as SVG."""
     factor = SIDE / max(record.height, record.width)
     parts = [
         f'<rect x="{left}" y="{top}" width="{record.width * factor}" height="{record.height * factor}" class="photo"/>'
@@ -58,26 +60,35 @@ def frame(record, classes, left, top):
         x1, y1, x2, y2 = (float(value) * factor for value in record.boxes[row])
         name = escape(classes[record.class_ids[row]])
         parts.append(f'<rect x="{left + x1:.0f}" y="{top + y1:.0f}" width="{x2 - x1:.0f}" height="{y2 - y1:.0f}"/>')
-        parts.append(f'<text x="{left + x1 + 3:.0f}" y="{top + y1 + 13:.0f}">{name}</text>')
+        at = f'x="{left + min(x1, SIDE - 7 * len(name)) + 3:.0f}" y="{top + y1 + 13:.0f}"'
+        parts.append(f"<text {at}>{name}</text>")
+    for row, line in enumerate(textwrap.wrap(caption, LETTERS, max_lines=LINES, placeholder=" ...")):
+        parts.append(f'<text x="{left}" y="{top + SIDE + (row + 1) * LINE}" class="own">{escape(line)}</text>')
     return parts
 
 
-def drawing(store, sentences, found):
+def drawing(store, data, sentences, found):
     """An SVG: a row for each sentence, its best photos from left to right."""
-    parts, height = [], SIDE + LINE + 2 * GAP
+    captions = {each.image: each.captions[0] for each in read_captioned(data, "test")[0]}
+    parts, height = [], SIDE + (LINES + 1) * LINE + 2 * GAP
     with FeatureStore(store) as opened:
         images = StoreImages(opened)
         for row, (sentence, photos) in enumerate(zip(sentences, found, strict=True)):
             top = row * height + GAP
-            parts.append(f'<text x="{GAP}" y="{top + 12}" class="said">{escape(sentence)}</text>')
+            parts.append(f'<text x="{GAP}" y="{top + 8}" class="said">{escape(sentence)}</text>')
             for column, photo in enumerate(photos):
                 parts += frame(
-                    opened[images.id_of(photo)], opened.manifest.classes, GAP + column * (SIDE + GAP), top + LINE
+                    opened[images.id_of(photo)],
+                    opened.manifest.classes,
+                    captions[photo],
+                    GAP + column * (SIDE + GAP),
+                    top + LINE,
                 )
     width = FOUND * (SIDE + GAP) + GAP
     style = (
         "rect{fill:none;stroke:#2a78c8;stroke-width:1.5}.photo{stroke:#888;stroke-width:1}"
-        "text{font:12px sans-serif;fill:#2a78c8}.said{font-size:14px;fill:#777}"
+        "text{font:12px sans-serif;fill:#2a78c8}.said,.own{fill:#888}.said{font-size:14px;font-weight:bold}"
+        ".own{font-size:11px}"
     )
     size = f'viewBox="0 0 {width} {len(sentences) * height}" width="{width}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{style}</style>' + "".join(parts) + "</svg>\n"
@@ -90,6 +101,6 @@ if __name__ == "__main__":
     parser.add_argument("sentences", nargs="+")
     options = parser.parse_args()
     found = search(options.run, options.store, options.data, options.sentences)
-    options.out.write_text(drawing(options.store, options.sentences, found), "utf-8")
+    options.out.write_text(drawing(options.store, options.data, options.sentences, found), "utf-8")
     for sentence, photos in zip(options.sentences, found, strict=True):
         print(f"{sentence}: {', '.join(photos)}")

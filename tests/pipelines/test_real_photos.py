@@ -115,5 +115,5 @@ def test_what_was_learned_by_heart_is_found(world: Path, roibeam: Callable[..., 
     sentences = ["a bus in the street", "<two> giraffes"]
     found = search.search(run, store, data, sentences)
     assert [len(photos) for photos in found] == [2, 2]
-    drawn = search.drawing(store, sentences, found)
+    drawn = search.drawing(store, data, sentences, found)
     assert "&lt;two&gt;" in drawn and drawn.count('class="photo"') == 4
