@@ -130,7 +130,7 @@ def claims(work: Work) -> Iterator[str]:
         for row, told in _CLAIMS.items()
     ]
     of_floors = [
-        (f"floor, {_FLOORS[text]}, re-ranked by {NAMES[BEST]}: R@{cut}", [(f"reranked/{text}", f"floor/{text}")], cut)
+        (f"floor, {_FLOORS[text]}, re-ranked: R@{cut}", [(f"reranked/{text}", f"floor/{text}")], cut)
         for text in FLOORS
         for cut in (1, 10)
     ]
@@ -142,7 +142,8 @@ def claims(work: Work) -> Iterator[str]:
                 asks = "photo asks" if way == WAYS[0] else "sentence asks"
                 ones = [np.ones(len(pair[0]), int) for pair in hits]
                 ours, others = [pair[0] for pair in hits], [pair[1] for pair in hits]
-                yield _compared(f"{told}, {asks}", NAMES[CHEAPEST], ours, others, ones)
+                system = BEST if "floor" in told else CHEAPEST
+                yield _compared(f"{told}, {asks}", NAMES[system], ours, others, ones)
 
 
 def _compared(claim: str, system: str, ours: Sequence[Any], others: Sequence[Any], asked: Sequence[Any]) -> str:
