@@ -79,13 +79,13 @@ def _make(work: Work, rows: Sequence[Row], jobs: int) -> list[str]:
             for each in ended:
                 name, code = going.pop(each), each.result()
                 if code == LATER:
-                    told = "goes on with the next call"
+                    outcome = "goes on with the next call"
                 elif code:
                     failed.append(name)
-                    told = f"failed, see {work.log(name)}"
+                    outcome = f"failed, see {work.log(name)}"
                 else:
-                    told = f"{work.read(name)['minutes']} min"
-                print(f"{name}: {told}", flush=True)
+                    outcome = f"{work.read(name)['minutes']} min"
+                print(f"{name}: {outcome}", flush=True)
     return failed
 
 

@@ -41,7 +41,8 @@ def write_page(work: Work, page: Path) -> None:
     text = page.read_text("utf-8")
     for heading, table in tables.items():
         first_table = re.compile(rf"(\n## {heading}[^|]*\n)(?:\|.*\n)+")
-        lines = "".join(f"{line}\n" for line in table(work))
+        rows = list(table(work))
+        lines = "".join(f"{line}\n" for line in (*rows, *(["| not run yet |"] if len(rows) == 2 else [])))
         text, count = first_table.subn(lambda found, lines=lines: found[1] + lines, text)
         if not count:
             raise ValueError(f"{page}: no table below the heading {heading!r}")
@@ -75,8 +76,8 @@ def first_captions(work: Work) -> Iterator[str]:
     yield from _of_ranks(work, "tuned/minilm-0", f"{NAMES[CHEAPEST]} from MiniLM, fine-tuned")
     for text in FLOORS:
         if found := there(work, f"reranked/{text}"):
-            told = f"{_FLOORS[text]}; its 50 best by floor + {found['weight']:g} x {NAMES[BEST]}"
-            yield from _of_ranks(work, f"reranked/{text}", f"floor, {told}")
+            label = f"{_FLOORS[text]}; its 50 best by floor + {found['weight']:g} x {NAMES[BEST]}"
+            yield from _of_ranks(work, f"reranked/{text}", f"floor, {label}")
 
 
 def all_captions(work: Work) -> Iterator[str]:
@@ -84,9 +85,9 @@ def all_captions(work: Work) -> Iterator[str]:
     names = ("i_r1", "i_r5", "i_r10", "i_med", "t_r1", "t_r5", "t_r10", "t_med")
     yield _HEAD.replace("| |", "| | image features; outside data |", 1) + " checked |"
     yield f"|---|---|{'---|' * 9}"
-    told = "EfficientNet-Lite0, whole photo"
+    label = "EfficientNet-Lite0, whole photo"
     lines = [(0.0, _chance(np.full(1000, 5)).replace("| chance |", "| chance | |") + " |")]
-    rows = [(f"full/floor-{text}", f"**floor, {_FLOORS[text]}**", f"{told}; {_OUTSIDE[text]}") for text in FLOORS]
+    rows = [(f"full/floor-{text}", f"**floor, {_FLOORS[text]}**", f"{label}; {_OUTSIDE[text]}") for text in FLOORS]
     rows.append(("full/best", f"**{NAMES[BEST]}, fine-tuned**", "EfficientNet-Lite0, photo and 16 cells; none"))
     for row, name, used in rows:
         for line in _of_ranks(work, row, f"{name} | {used}"):
@@ -108,11 +109,11 @@ def claims(work: Work) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for system in SYSTEMS:
         found = [each["words"] for seed in SEEDS if (each := there(work, f"pretrained/{system}-{seed}"))]
-        for way, told in (("other", "another photo"), ("none", "none, which it never met")):
+        for way, label in (("other", "another photo"), ("none", "none, which it never met")):
             if found:
                 asked = [each["asked"] for each in found]
                 ours, others = [each["own"] for each in found], [each[way] for each in found]
-                yield _compared(f"hidden words: own photo, {told}", NAMES[system], ours, others, asked)
+                yield _compared(f"hidden words: own photo, {label}", NAMES[system], ours, others, asked)
     for system in ("visualbert", CHEAPEST):
         pairs = [
             (there(work, f"pretrained/{system}-{seed}"), there(work, f"alone/visualbert-{seed}")) for seed in SEEDS
@@ -126,15 +127,15 @@ def claims(work: Work) -> Iterator[str]:
             )
             yield _compared("hidden words: own photo, a model of words alone", NAMES[system], ours, others, asked)
     of_seeds = [
-        (f"{told}: R@10", [(f"tuned/{CHEAPEST}-{seed}", f"{row}/{CHEAPEST}-{seed}") for seed in SEEDS], 10)
-        for row, told in _CLAIMS.items()
+        (f"{label}: R@10", [(f"tuned/{CHEAPEST}-{seed}", f"{row}/{CHEAPEST}-{seed}") for seed in SEEDS], 10)
+        for row, label in _CLAIMS.items()
     ]
     of_floors = [
         (f"floor, {_FLOORS[text]}, re-ranked: R@{cut}", [(f"reranked/{text}", f"floor/{text}")], cut)
         for text in FLOORS
         for cut in (1, 10)
     ]
-    for told, rows, cut in (*of_seeds, *of_floors):
+    for label, rows, cut in (*of_seeds, *of_floors):
         pairs = [(there(work, one), there(work, other)) for one, other in rows]
         for way in WAYS:
             hits = [[(np.array(each[way]) <= cut).astype(int) for each in pair] for pair in pairs if all(pair)]
@@ -142,8 +143,8 @@ def claims(work: Work) -> Iterator[str]:
                 asks = "photo asks" if way == WAYS[0] else "sentence asks"
                 ones = [np.ones(len(pair[0]), int) for pair in hits]
                 ours, others = [pair[0] for pair in hits], [pair[1] for pair in hits]
-                system = BEST if "floor" in told else CHEAPEST
-                yield _compared(f"{told}, {asks}", NAMES[system], ours, others, ones)
+                system = BEST if "floor" in label else CHEAPEST
+                yield _compared(f"{label}, {asks}", NAMES[system], ours, others, ones)
 
 
 def _compared(claim: str, system: str, ours: Sequence[Any], others: Sequence[Any], asked: Sequence[Any]) -> str:
@@ -200,7 +201,7 @@ def _chance(right: np.ndarray) -> str:
     return f"| chance | {' | '.join(cells)} |"
 
 
-def _of_ranks(work: Work, row: str, told: str) -> Iterator[str]:
+def _of_ranks(work: Work, row: str, label: str) -> Iterator[str]:
     found = there(work, row)
     if not found or not found.get(WAYS[0]):
         return
@@ -214,4 +215,4 @@ def _of_ranks(work: Work, row: str, told: str) -> Iterator[str]:
             low, high = Bootstrap(photos).ratio(np.bincount(of_photo, ranks <= cut), counts)
             cells.append(f"{100 * (ranks <= cut).mean():.1f} [{100 * low:.1f} .. {100 * high:.1f}]")
         cells.append(f"{int(np.median(ranks))}")
-    yield f"| {told} | {' | '.join(cells)} |"
+    yield f"| {label} | {' | '.join(cells)} |"

@@ -196,7 +196,7 @@ def pretrained(
     bert: str = "", ask: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Trains, and asks about hidden words of the photos for testing."""
-    from real_photos.asked import Asked
+    from real_photos.evaluation import Evaluation
     from roibeam.features.store import FeatureStore
 
     folder, captions = work.run_folder(row), work.folder / "data" / "all" / work.json
@@ -210,41 +210,41 @@ def pretrained(
     if not ask:
         return {}
     with FeatureStore(work.folder / store) as opened:
-        asked = Asked(folder, opened, work.data / work.json, "test", most)
-        return {"words": asked.words()}
+        evaluation = Evaluation(folder, opened, work.data / work.json, "test", most)
+        return {"words": evaluation.words()}
 
 
 def zero_shot(work: Work, row: str, system: str, mix: str) -> dict[str, Any]:
     """Retrieval by the matching head of pre-training."""
-    from real_photos.asked import Asked
+    from real_photos.evaluation import Evaluation
     from roibeam.features.store import FeatureStore
 
     (store, most), folder = MIXES[mix], work.run_folder(f"pretrained/{system}-0")
     with FeatureStore(work.folder / store) as opened:
-        return Asked(folder, opened, work.data / work.json, "test", most).retrieved(folder) or {}
+        return Evaluation(folder, opened, work.data / work.json, "test", most).retrieved(folder) or {}
 
 
 def words_alone(work: Work, row: str, seed: int) -> dict[str, Any]:
     """The same of a model that reads captions without any photo: VisualBERT's layers, which are BERT then."""
-    from real_photos.asked import Asked
+    from real_photos.evaluation import Evaluation
     from roibeam.features.store import FeatureStore
 
     folder, captions = work.run_folder(row), work.folder / "data" / "all" / work.json
     words = _pretraining(folder, work.store, captions, "visualbert", 0, seed, work.steps(STEPS))
     work.roibeam(row, *words, *(word for field in TEXT_ONLY for word in ("--set", field)))
     with FeatureStore(work.store) as opened:
-        return {"words": Asked(folder, opened, work.data / work.json, "test").words(["none"])}
+        return {"words": Evaluation(folder, opened, work.data / work.json, "test").words(["none"])}
 
 
 def looked(work: Work, row: str, start: str) -> dict[str, Any]:
     """At which detection nouns look: of photos for validation, by which a head is chosen, and of those for testing."""
-    from real_photos.asked import Asked
+    from real_photos.evaluation import Evaluation
     from roibeam.features.store import FeatureStore
 
     folder, (store, most) = work.run_folder(start), MIXES["photo-cells-detections"]
     with FeatureStore(work.folder / store) as opened:
         files = opened, work.data / work.json
-        return {split: Asked(folder, *files, split, most).looks() for split in ("val", "test")}
+        return {split: Evaluation(folder, *files, split, most).looks() for split in ("val", "test")}
 
 
 def tuned(
@@ -270,14 +270,14 @@ def _predicted(
 ) -> Path:
     from roibeam.pipelines.finetuning.metrics.retrieval import ids_path
 
-    said = run / f"{data}-{split}{most or ''}.npy"
-    if not ids_path(said).exists():  # written last
+    scores = run / f"{data}-{split}{most or ''}.npy"
+    if not ids_path(scores).exists():  # written last
         work.roibeam(
             row, "predict", run, "--store", work.folder / store, "--data", work.folder / "data" / data,
-            *("--split", split, "--out", said, "--precision", "bf16", "--batch-size", "512", "--threads", "1"),
+            *("--split", split, "--out", scores, "--precision", "bf16", "--batch-size", "512", "--threads", "1"),
             *(("--max-images", str(most)) if most else ()),
         )  # fmt: skip
-    return said
+    return scores
 
 
 def full(work: Work, row: str) -> dict[str, Any]:

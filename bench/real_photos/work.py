@@ -109,17 +109,17 @@ class Work:
 
     def run(self, row: str, *words: str | Path) -> None:
         """Runs Python with these words; SystemExit where it fails, OutOfTime where it has no time left."""
-        told = " ".join(str(word) for word in words).replace("-m roibeam", "roibeam")
+        command = " ".join(str(word) for word in words).replace("-m roibeam", "roibeam")
         for path, name in ((self.folder, "WORK"), (self.photos, "PHOTOS"), (self.captions, "CAPTIONS"), (ROOT, "")):
-            told = told.replace(f"{path}/", f"{name}/" if name else "").replace(str(path), name)
+            command = command.replace(f"{path}/", f"{name}/" if name else "").replace(str(path), name)
         known = self.folder / "commands" / f"{row}.txt"
         known.parent.mkdir(parents=True, exist_ok=True)
         before = known.read_text().splitlines() if known.exists() else []
-        known.write_text("".join(f"{line}\n" for line in dict.fromkeys([*before, told])))
+        known.write_text("".join(f"{line}\n" for line in dict.fromkeys([*before, command])))
         log = self.log(row)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as out:
-            out.write(f"\n{told}\n")
+            out.write(f"\n{command}\n")
             out.flush()
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             begun = subprocess.Popen([sys.executable, *words], stdout=out, stderr=subprocess.STDOUT, env=environment)

@@ -158,7 +158,7 @@ def test_each_head_on_each_model(task, name):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_scores_of_pairs_are_float32_in_bfloat16_too(name):
-    """Of a thousand images the scores of bfloat16 tie by the hundred, which costs a search three points."""
+    """Among a thousand images many scores of bfloat16 would tie, and ties count against a model."""
     model, batch = build(name), four_rows()
     with torch.autocast("cpu", torch.bfloat16):
         output = model.encode(batch)

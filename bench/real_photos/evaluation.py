@@ -60,7 +60,7 @@ SEEN = 0.3  # score of a detection that counts
 CPU = torch.device("cpu")
 
 
-class Asked:
+class Evaluation:
     """A model and the captions it is asked about.
 
     Args:
