@@ -4,8 +4,8 @@
     make evidence-real PHOTOS=... CAPTIONS=... ARGS="--only tuned/vilbert-0"        # and what it needs
     make evidence-real PHOTOS=... CAPTIONS=... ARGS="--list"
 
-A row is a few commands of roibeam; what came out lies in bench/real_photos/results and is not made again. What an hour
-does not end goes on with the next call.
+A row is a few commands of roibeam. What came out lies in bench/real_photos/results; such a row is made again only if a
+missing one needs its files. What an hour does not end goes on with the next call.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
         except OutOfTime:
             sys.exit(LATER)
         return
-    failed = [] if options.page else _make(work, rows, options.jobs)
+    failed = [] if options.page else _make(work, _missing(work, rows), options.jobs)
     write_page(work, options.docs)
     print(f"{sum(work.is_there(row.name) for row in rows)} of {len(rows)} rows are there")
     if failed:
@@ -62,15 +62,22 @@ def _wanted(only: Sequence[str] | None) -> list[Row]:
     return [row for name, row in ROWS.items() if name in names]
 
 
-def _make(work: Work, rows: Sequence[Row], jobs: int) -> list[str]:
-    """Makes what is missing, so many rows at once, each in a process of its own and after those that it needs. Returns
-    those that failed."""
-    missing = {row.name: row for row in rows if not work.is_there(row.name)}
+def _missing(work: Work, rows: Sequence[Row]) -> dict[str, Row]:
+    """Rows without a result, in order, and those whose files they need and this folder lacks."""
+    names = {row.name for row in rows if not work.is_there(row.name)}
+    while more := {need for name in names for need in ROWS[name].needs if not work.made(need).exists()} - names:
+        names |= more
+    return {name: row for name, row in ROWS.items() if name in names}
+
+
+def _make(work: Work, missing: dict[str, Row], jobs: int) -> list[str]:
+    """Makes these rows, so many at once, each in a process of its own and after those that it needs. Returns those that
+    failed."""
     going: dict[Future[int], str] = {}
     failed = []
     with ThreadPoolExecutor(jobs) as pool:
         while missing or going:
-            there = [name for name, row in missing.items() if all(work.is_there(need) for need in row.needs)]
+            there = [name for name, row in missing.items() if all(work.made(need).exists() for need in row.needs)]
             for name in there[: jobs - len(going)] if time.monotonic() < work.ends else []:
                 going[pool.submit(_one, work, missing.pop(name).name)] = name
             if not going:
@@ -85,6 +92,7 @@ def _make(work: Work, rows: Sequence[Row], jobs: int) -> list[str]:
                     outcome = f"failed, see {work.log(name)}"
                 else:
                     outcome = f"{work.read(name)['minutes']} min"
+                    outcome += "; other figures than before, which stay" if work.differs(name) else ""
                 print(f"{name}: {outcome}", flush=True)
     return failed
 

@@ -112,7 +112,8 @@ def rows() -> Iterator[Row]:
         yield Row(f"reranked/{text}", partial(reranked, text=text), [f"floor/{text}", f"tuned/{BEST}-0"])
     for text in FLOORS:
         yield Row(f"full/floor-{text}", partial(floor, text=text, data="all"), ["store"])
-    yield Row("full/best", full, [f"tuned/{BEST}-0"])
+    yield Row(f"thrice/{BEST}-0", partial(tuned, system=BEST, steps=3 * TUNE_STEPS), [f"pretrained/{BEST}-0"])
+    yield Row("full/best", full, [f"thrice/{BEST}-0"])
 
 
 def prepare(work: Work, row: str) -> dict[str, Any]:
@@ -282,7 +283,7 @@ def _predicted(
 
 def full(work: Work, row: str) -> dict[str, Any]:
     """The best system on all captions of the photos for testing."""
-    return ranks(_predicted(work, row, work.run_folder(f"tuned/{BEST}-0"), "test", data="all"))
+    return ranks(_predicted(work, row, work.run_folder(f"thrice/{BEST}-0"), "test", data="all"))
 
 
 RERANKED = 50  # of a query's candidates, the floor's best

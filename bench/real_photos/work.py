@@ -3,7 +3,9 @@
 WORK/data, WORK/store       captions and regions
 WORK/runs/<row>             what a row makes
 WORK/logs/<row>.log         what its commands say; WORK/commands/<row>.txt and WORK/seconds/<row>.txt: for its result
-RESULTS/<row>.json          what came out: a row that is there is not made again
+WORK/made/<row>.json        what came out in this folder
+RESULTS/<row>.json          what came out first. A row that is there is made again only if another one needs what this
+                            folder lacks; the first result stays
 """
 
 from __future__ import annotations
@@ -94,6 +96,14 @@ class Work:
             )
         return True
 
+    def made(self, row: str) -> Path:
+        return self.folder / "made" / f"{row}.json"
+
+    def differs(self, row: str) -> bool:
+        """Whether this folder has other figures of a row than the first result."""
+        first, again = (json.loads(path.read_text("utf-8")) for path in (self.result(row), self.made(row)))
+        return any(first[name] != again[name] for name in again.keys() - {"minutes", "commands"})
+
     def log(self, row: str) -> Path:
         return self.folder / "logs" / f"{row}.log"
 
@@ -145,12 +155,13 @@ class Work:
             before.parent.mkdir(parents=True, exist_ok=True)
             spent = float(before.read_text()) if before.exists() else 0.0
             before.write_text(str(round(spent + time.monotonic() - start)))
-        path = self.result(row.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
         known = self.folder / "commands" / f"{row.name}.txt"
         content = {"row": row.name, "of": self.json, "share": self.share}
         content["minutes"] = round(float(before.read_text()) / 60, 1)
         content |= {"commands": known.read_text().splitlines() if known.exists() else [], **found}
-        aside = path.with_suffix(".part")
-        aside.write_text(json.dumps(content, separators=(",", ":")) + "\n", "utf-8")
-        aside.rename(path)
+        for path in (self.result(row.name), self.made(row.name)):
+            if path == self.made(row.name) or not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                aside = path.with_suffix(".part")
+                aside.write_text(json.dumps(content, separators=(",", ":")) + "\n", "utf-8")
+                aside.rename(path)
