@@ -30,6 +30,7 @@ from roibeam.pipelines.cli.pretrain import pretrain_command
 from roibeam.pipelines.cli.recipes import recipes_command
 from roibeam.pipelines.cli.request_command import request_command
 from roibeam.pipelines.cli.store import store_app
+from roibeam.pipelines.cli.tables import tables_command
 from roibeam.pipelines.cli.toyworld import toyworld_command
 from roibeam.pipelines.common.console.progress import configure_logging
 from roibeam.pipelines.common.console.request_options import argument
@@ -87,6 +88,7 @@ _add(TRAIN, "pretrain", pretrain_command)
 _add(TRAIN, "finetune", finetune_command)
 _add(TRAIN, "predict", predict_command)
 _add(TRAIN, "recipes", recipes_command)
+_add(TRAIN, "tables", tables_command)
 app.add_typer(detector_app, name="detector", rich_help_panel=TRAIN)
 _add(LOOKING, "look", look_command)
 _add(LOOKING, "probe", probe_command)

@@ -174,6 +174,9 @@ def score_command(
     against: Annotated[Path | None, option(
         "Compare with this second file of predictions, row by row.", "FILE", QUESTION,
     )] = None,
+    recipe: Annotated[str, option(
+        "Print what the paper of this recipe has, too; `roibeam recipes` lists them.", "NAME", QUESTION,
+    )] = "",
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Scores predictions for a task as its official code does.
@@ -188,16 +191,48 @@ def score_command(
     """
     from roibeam.pipelines.finetuning.score_run import ScoreRequest, run_score
 
+    if recipe:
+        _check_task(recipe, task)
     score = run_score(ScoreRequest(task, file, data, split, rules, against, typed_again(sys.argv)), check_only=check)
+    printed = _printed(recipe, score) if recipe else {}
     if as_json:
-        typer.echo(json_line({"figures": [asdict(figure) for figure in score.figures], "card": score.card}))
+        facts = {"printed": printed} if recipe else {}
+        figures = [asdict(figure) for figure in score.figures]
+        typer.echo(json_line({"figures": figures, "card": score.card, **facts}))
         return
     if check:
         count, official = score.card["rows"], score.card["official_rows"]
         of_all = "" if official is None else f" (official {score.card['split']}: {official:,})"
         typer.echo(f"{file}: complete, one row for each of {count:,}{of_all}")
         return
-    typer.echo("\n".join([*_table(score, has_second=against is not None), "", *_card(score.card)]))
+    lines = _table(score, has_second=against is not None)
+    if recipe:
+        lines += ["", f"printed, of the recipe {recipe}:", *(f"  {name}: {words}" for name, words in printed.items())]
+    typer.echo("\n".join([*lines, "", *_card(score.card)]))
+
+
+def _check_task(recipe: str, task: str) -> None:
+    from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
+
+    of_recipe = task_recipe_named(recipe).task
+    if of_recipe != task:
+        raise ValueError(f"--recipe {recipe} is of the task {of_recipe}, not {task}")
+
+
+def _printed(recipe: str, score: Score) -> dict[str, str]:
+    """By measure what the paper has, and what the measured value is less it."""
+    from roibeam.pipelines.finetuning.recipes.commands import printed_figures
+    from roibeam.pipelines.finetuning.scored_tasks import FIVE_FOLDS
+
+    ours = {figure.name: figure.percent for figure in score.figures}
+    found = printed_figures(recipe, score.card["split"], in_folds=score.card["rules"] == FIVE_FOLDS)
+    words = {}
+    for measure, figures in found.items():
+        value = ours.get(measure)
+        each = (f"{one.printed} ({one.column}; {one.where})" for one in figures)
+        less = "" if value is None or len(figures) > 1 else f"; ours less it {value - figures[0].value:+.2f}"
+        words[measure] = f"{', '.join(each)}{less}"
+    return words or {"nothing": f"no figure of the split {score.card['split']} is known"}
 
 
 def _table(score: Score, *, has_second: bool) -> list[str]:

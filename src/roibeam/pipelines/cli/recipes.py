@@ -11,7 +11,7 @@ import typer
 
 from roibeam.messages import name_hint
 from roibeam.pipelines.cli.command_exit import json_line
-from roibeam.pipelines.common.console.request_options import Json, argument
+from roibeam.pipelines.common.console.request_options import QUESTION, Json, argument, option
 from roibeam.pipelines.data.mode_changes import (
     DATA,
     END_TO_END,
@@ -34,15 +34,28 @@ if TYPE_CHECKING:
 
 
 def recipes_command(
-    name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None, as_json: Json = False
-) -> None:
+    name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
+    commands: Annotated[bool, option(
+        "With NAME: what to type, from downloads to the figures; DATA, STORES, RUNS and WEIGHTS are yours to fill in.",
+        "", QUESTION,
+    )] = False,
+    paper: Annotated[str, option("Only those with a figure of this paper, such as ViLBERT.", "PAPER", QUESTION)] = "",
+    task: Annotated[str, option("Only those of this task; pretraining for none.", "TASK", QUESTION)] = "",
+    system: Annotated[str, option("Only those of this system.", "SYSTEM", QUESTION)] = "",
+    figure: Annotated[str, option("Only those that print this figure, such as 71.79.", "FIGURE", QUESTION)] = "",
+    word: Annotated[str, option("Only those with this word in name, summary, source or data.", "WORD", QUESTION)] = "",
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Lists the published training runs that can be repeated.
 
-    `roibeam pretrain --recipe NAME` repeats one; those of a task, at the end, are for `roibeam finetune`.
+    `roibeam pretrain --recipe NAME` repeats one; those of a task, at the end, are for `roibeam finetune`. `roibeam
+    tables` lists the tables whose figures they make.
 
     Examples:
         roibeam recipes
         roibeam recipes vlbert-paper
+        roibeam recipes vlbert-vqa-large --commands
+        roibeam recipes --task vqa --figure 71.79
     """
     from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
     from roibeam.pipelines.pretraining.recipes.published import PARAMETERS, RECIPES, recipe_named
@@ -53,7 +66,21 @@ def recipes_command(
             listed = f"roibeam recipes lists all {len(chosen)}"
             raise ValueError(f"no recipe {name!r}: {name_hint(name, chosen, listed_by=listed)}")
         chosen = {name: chosen[name]}
-    if as_json:
+    elif commands:
+        raise ValueError("--commands is of one recipe; name it, such as roibeam recipes vlbert-vqa --commands")
+    asked = {"paper": paper, "task": task, "system": system, "figure": figure, "word": word}
+    chosen = {each: recipe for each, recipe in chosen.items() if _fits(each, recipe, **asked)}
+    if not chosen:
+        given = " ".join(f"--{each} {value}" for each, value in asked.items() if value)
+        raise ValueError(f"no recipe fits {given}; roibeam recipes lists all")
+    if commands:
+        from roibeam.pipelines.finetuning.recipes.commands import commands_of
+
+        made = commands_of(str(name))
+        typer.echo(
+            json_line({"commands": [list(each.words) for each in made]}) if as_json else "\n".join(map(str, made))
+        )
+    elif as_json:
         sizes = {each: {"parameters": count} for each, count in PARAMETERS.items()}
         plain = {each: _plain(recipe) | sizes.get(each, {}) for each, recipe in chosen.items()}
         typer.echo(json_line(plain, event="recipes"))
@@ -64,6 +91,21 @@ def recipes_command(
     else:
         found = TASK_RECIPES.get(name)
         typer.echo("\n".join(_lines(name, recipe_named(name)) if found is None else _task_lines(name, found)))
+
+
+def _fits(
+    name: str, recipe: Recipe | TaskRecipe, *, paper: str, task: str, system: str, figure: str, word: str
+) -> bool:
+    """Whether a recipe is asked for; "" asks nothing."""
+    of_task = recipe.task if isinstance(recipe, TaskRecipe) else "pretraining"
+    text = " ".join((name, recipe.summary, recipe.source, getattr(recipe, "data", "")))
+    return (
+        (not paper or any(each.paper.lower().startswith(paper.lower()) for each in recipe.figures))
+        and task in ("", of_task)
+        and (not system or recipe.system.startswith(system))
+        and (not figure or any(each.printed == figure for each in recipe.figures))
+        and word.lower() in text.lower()
+    )
 
 
 def _lines(name: str, recipe: Recipe) -> list[str]:

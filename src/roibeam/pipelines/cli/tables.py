@@ -1,0 +1,155 @@
+"""`roibeam tables`: tables of the five papers, and the recipes that make their figures."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from roibeam.messages import plural
+from roibeam.pipelines.cli.command_exit import json_line
+from roibeam.pipelines.common.console.request_options import INPUT, OUTPUT, SPEED, TRAINING, Json, argument, option
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+    from roibeam.pipelines.common.statistics.paper_tables import PaperTable
+    from roibeam.pipelines.finetuning.paper_table_run import TableRequest
+    from roibeam.pipelines.finetuning.recipes.commands import Command
+
+
+def tables_command(
+    name: Annotated[str | None, argument("NAME", "Table to show in full, or to make with --out.")] = None,
+    data: Annotated[Path | None, option(
+        "Folder of the official files, each data set in a folder of its own; --dry-run names them.", "DIR", INPUT,
+    )] = None,
+    stores: Annotated[Path | None, option("Folder of the stores; --dry-run names them.", "DIR", INPUT)] = None,
+    weights: Annotated[str, option("Weights of the detector, for runs that go through it.", "FILE", INPUT)] = "",
+    scored: Annotated[Path | None, option(
+        "Figures that a test server told, in percent: JSON of {\"row: column\": figure}.", "FILE", INPUT,
+    )] = None,
+    only: Annotated[tuple[str, ...], option("Only this row; may be given again.", "ROW", TRAINING)] = (),
+    seeds: Annotated[int, option("Runs of each recipe of a task.", "N", TRAINING, min=1)] = 1,
+    toy: Annotated[bool, option("Small models on drawn pictures: a drill of all commands.", "", TRAINING)] = False,
+    jobs: Annotated[int, option("Commands at once.", "N", SPEED, min=1)] = 1,
+    processes: Annotated[int, option("Processes of each training, by torchrun.", "N", SPEED, min=1)] = 1,
+    part: Annotated[str, option(
+        "Only this part of the runs, such as 2/8; each part is started by itself, on one shared folder.", "I/N", SPEED,
+    )] = "1/1",
+    out: Annotated[Path | None, option("Folder of runs and table. The same call goes on where it was.", "DIR")] = None,
+    dry_run: Annotated[bool, option("Only print what would be typed, from downloads on.", "", OUTPUT)] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Lists the tables of the five papers; shows one, or makes it.
+
+    To make one is to train, predict and score all of its rows, and to set what came out beside what was printed. Tables
+    of VisualBERT have the name of its second paper, whose figures they are.
+
+    Examples:
+        roibeam tables
+        roibeam tables vilbert-2
+        roibeam tables vilbert-2 --dry-run
+        roibeam tables vilbert-2 --data DATA --stores STORES --out out/
+        roibeam tables interbert-2 --toy --out drill/
+    """
+    from roibeam.pipelines.common.statistics.paper_tables import paper_table, paper_tables
+
+    chosen = list(paper_tables().values()) if name is None else [paper_table(name)]
+    if dry_run or out is not None:
+        if name is None:
+            raise ValueError("name the table to make; roibeam tables lists all")
+        from roibeam.pipelines.finetuning.paper_table_run import TableRequest, table_commands
+
+        if dry_run:
+            made = table_commands(chosen[0], only, seeds).values()
+            typer.echo(json_line({"commands": [list(each.words) for each in made]}) if as_json else _typed(made))
+            return
+        assert out is not None
+        _make(TableRequest(
+            name, *_folders(chosen[0], data, stores, out, only, is_toy=toy), out, weights, only, seeds, jobs,
+            _part(part), processes, scored, toy,
+        ))  # fmt: skip
+    elif as_json:
+        typer.echo(json_line({each.name: _plain(each) for each in chosen}, event="tables"))
+    elif name is None:
+        width = max(len(each.name) for each in chosen)
+        for each in chosen:
+            typer.echo(f"{each.name:<{width}}  {plural(len(each.own), 'figure'):>10}  {each.caption}")
+    else:
+        typer.echo("\n".join(_lines(chosen[0])))
+
+
+def _typed(commands: Iterable[Command]) -> str:
+    return "\n".join(map(str, commands))
+
+
+def _part(words: str) -> tuple[int, int]:
+    part, _, parts = words.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise ValueError(f"--part {words!r}: expected a part and the number of parts, such as 2/8")
+    return int(part), int(parts)
+
+
+def _folders(
+    table: PaperTable, data: Path | None, stores: Path | None, out: Path, only: Sequence[str], *, is_toy: bool
+) -> tuple[Path, Path]:
+    """DATA and STORES, which a drill draws."""
+    from roibeam.pipelines.finetuning.paper_table_run import table_commands
+
+    if is_toy:
+        from roibeam.pipelines.toyworld.paper_files import write_paper_files
+
+        if data is not None or stores is not None:
+            raise ValueError("--toy draws data and stores of its own; leave --data and --stores out")
+        keys = [need for each in table_commands(table, only).values() for need in each.needs]
+        names = [key.removeprefix("store ") for key in keys if key.startswith("store ")]
+        return write_paper_files(out / "toy", dict.fromkeys(names), os.cpu_count() or 1)
+    if data is None or stores is None:
+        raise ValueError("--data and --stores are needed: official files and stores, as --dry-run names them")
+    return data, stores
+
+
+def _make(request: TableRequest) -> None:
+    from roibeam.pipelines.finetuning.paper_table_run import TableRun
+
+    run = TableRun(request, typer.echo)
+    run.check()
+    failed = run.run()
+    run.write()
+    cells = run.cells()
+    known = sum(bool(each.values or each.words) for each in cells)
+    typer.echo(f"{request.out / 'table.html'}   {known} of {plural(len(cells), 'figure')}; also table.md and table.csv")
+    if failed:
+        raise ValueError(f"{plural(len(failed), 'command')} failed, see {failed[0]}; run the same command again")
+
+
+def _lines(table: PaperTable) -> Iterator[str]:
+    yield f"{table.name}: {table.title}: {table.caption}"
+    for row, figures in groupby(table.own, key=lambda each: each.row):
+        yield f"  {row}"
+        for each in figures:
+            yield from textwrap.wrap(
+                f"{each.column:<44} {each.printed:>6}  {_made_by(each)}", 110, initial_indent="    ",
+                subsequent_indent=" " * 57, break_on_hyphens=False,
+            )  # fmt: skip
+    quoted = len(table.figures) - len(table.own)
+    if quoted:
+        yield f"  and {quoted} that it quotes from others"
+    yield "  roibeam recipes NAME prints settings and features of a recipe"
+
+
+def _made_by(figure: PaperFigure) -> str:
+    from roibeam.pipelines.finetuning.recipes.published import chain_of
+
+    return " > ".join(chain_of(figure.recipe)) if figure.recipe else f"none: {figure.why}"
+
+
+def _plain(table: PaperTable) -> dict[str, object]:
+    return {"paper": table.paper, "place": table.place, "caption": table.caption} | {
+        "figures": [asdict(each) for each in table.figures]
+    }

@@ -1,0 +1,334 @@
+"""The runs of a paper's table, and the table with printed and measured figures side by side.
+
+    OUT/runs/<recipe>                runs, predictions
+    OUT/made/<what>.json             a command that ended: its words, its recipe's digest, seconds, what it printed
+    OUT/logs/<what>.log
+    OUT/table.md  table.csv  table.html
+
+Each command is a process of its own. One that was ended goes on where it was; one that is done is not repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from roibeam.features.folders.durable_files import write_json_atomically
+from roibeam.messages import name_hint
+from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.common.statistics.paper_tables import PaperTable, paper_table
+from roibeam.pipelines.data.feature_settings import WEIGHTS
+from roibeam.pipelines.finetuning.paper_table_report import Cell, write_table
+from roibeam.pipelines.finetuning.recipes.commands import Command, commands_of, source_of
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+from roibeam.pipelines.pretraining.recipes.published import RECIPES
+
+RUN_HERE = ("pretrain", "finetune", "predict", "score", "evaluate", "attention")
+_TRAINED = ("pretrain", "finetune", "predict")  # which torchrun can start on several processes
+_PLACE = re.compile(r"(.*=|)(DATA|STORES|RUNS)/(.*)")
+_WAIT = 5.0  # seconds between two looks for what other parts make
+_AVERAGE, HEADS = "average of the eight", "best head"
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """
+    Attributes:
+        data, stores: see recipes/commands.py.
+        weights: of the detector, for runs end to end.
+        only: rows of the table; all where none is given.
+        seeds: runs of each recipe of a task.
+        jobs: commands at once.
+        part: this part, from 1, and the number of parts, each started by itself.
+        processes: of each training, by torchrun.
+        scored: file of figures that test servers told, {"row: column": percent}.
+        toy: small models; `data` and `stores` are of `toy_files`.
+    """
+
+    name: str
+    data: Path
+    stores: Path
+    out: Path
+    weights: str = ""
+    only: Sequence[str] = ()
+    seeds: int = 1
+    jobs: int = 1
+    part: tuple[int, int] = (1, 1)
+    processes: int = 1
+    scored: Path | None = None
+    toy: bool = False
+
+
+def table_commands(table: PaperTable, only: Sequence[str] = (), seeds: int = 1) -> dict[str, Command]:
+    """Commands of all recipes of a table by key, in order; what rows share once. Raises ValueError for an unknown
+    row."""
+    rows = list(dict.fromkeys(each.row for each in table.own))
+    for row in only:
+        if row not in rows:
+            raise ValueError(f"{table.name} has no row {row!r}: {name_hint(row, rows)}")
+    recipes = dict.fromkeys(each.recipe for each in table.own if each.recipe and (not only or each.row in only))
+    made = (each for name in recipes for seed in range(seeds) for each in commands_of(name, seed))
+    found: dict[str, Command] = {}
+    for command in made:
+        found.setdefault(command.key, command)
+    return found
+
+
+class TableRun:
+    """The commands of a request, and their results in its folder."""
+
+    def __init__(self, request: TableRequest, tell: Callable[[str], None]) -> None:
+        self.request, self.tell = request, tell
+        self.table = paper_table(request.name)
+        every = table_commands(self.table, request.only, request.seeds)
+        self.commands = {key: each for key, each in every.items() if each.words[0] in RUN_HERE}
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def check(self) -> None:
+        """Raises ValueError naming folders that are missing, or commands that were made by another request."""
+        request, named = self.request, NamedFiles()
+        if not self.commands:
+            whys = ", ".join(dict.fromkeys(each.why for each in self.table.own if each.why))
+            named.refuse(f"{request.name}: no command makes its figures: {whys or 'it has none of its own'}")
+        named.need("--data", request.data, FOLDER)
+        if named.need("--stores", request.stores, FOLDER):
+            for store in sorted({need for each in self.commands.values() for need in each.needs}):
+                if store.startswith("store "):
+                    named.need("--stores", request.stores / store.removeprefix("store "), FOLDER)
+        if not (request.weights or request.toy) and any(WEIGHTS in each.words for each in self.commands.values()):
+            named.refuse("--weights: runs of this table go through the detector's network; name its file of weights")
+        named.check()
+        for each in self.commands.values():
+            self._has(each.key)
+
+    def run(self) -> list[Path]:
+        """Runs what is missing and of this part; returns the logs of those that failed."""
+        missing = {each.key: each for each in self.mine() if not self._has(each.key)}
+        going: dict[Future[int], Command] = {}
+        failed: list[Path] = []
+        is_told = False
+        with ThreadPoolExecutor(self.request.jobs) as pool:
+            try:
+                while missing or going:
+                    ready = [each for each in missing.values() if all(map(self._has, each.needs))]
+                    for each in ready[: self.request.jobs - len(going)]:
+                        going[pool.submit(self._make, missing.pop(each.key))] = each
+                    if not going:
+                        if not is_told:
+                            self.tell(f"waiting for other parts, which make what {next(iter(missing))} needs")
+                        is_told = True
+                        time.sleep(_WAIT)
+                    for future in wait(going, return_when=FIRST_COMPLETED).done:
+                        command = going.pop(future)
+                        if future.result():
+                            failed.append(self._log(command))
+                            missing = _without(missing, command.key)
+                        self.write()
+            except BaseException:
+                for process in self._running:
+                    process.send_signal(signal.SIGINT)
+                raise
+        return failed
+
+    def mine(self) -> Iterator[Command]:
+        """Commands of this part: runs in turn, each with what only reads it."""
+        part, parts = self.request.part
+        owner: dict[str, int] = {}
+        runs = 0
+        for key, command in self.commands.items():
+            if command.words[0] in ("pretrain", "finetune"):
+                owner[key], runs = runs % parts, runs + 1
+            else:
+                owner[key] = next(owner[need] for need in command.needs if need in owner)
+            if owner[key] == part - 1:
+                yield command
+
+    def _has(self, key: str) -> bool:
+        """Whether a command is done. Raises ValueError for one that was made by other words, or an older recipe."""
+        if key not in self.commands or not self._made(key).exists():
+            return key not in self.commands
+        command, found = self.commands[key], read_json_object(self._made(key))
+        if (found.get("words"), found.get("recipe")) != (list(command.words), _recipe_digest(command)):
+            other = "its recipe has changed since" if found.get("words") == list(command.words) else "by other words"
+            raise ValueError(
+                f"{self.request.out} has {key!r}, but {other}; choose a new --out, or remove {self._made(key)} and "
+                f"what it made"
+            )
+        return True
+
+    def _make(self, command: Command) -> int:
+        """Runs a command; returns its exit code."""
+        request, log = self.request, self._log(command)
+        words, begun = list(map(self._filled, _toy(command) if request.toy else command.words)), time.monotonic()
+        if command.words[0] in ("evaluate", "attention"):  # what was begun is not gone on with
+            shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
+        start = [sys.executable, "-m", "roibeam"]
+        if request.processes > 1 and command.words[0] in _TRAINED:
+            start = ["torchrun", "--nproc-per-node", str(request.processes), "-m", "roibeam"]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as out:
+            out.write(f"{shlex.join(('roibeam', *words))}\n")
+            out.flush()
+            told = subprocess.PIPE if command.words[0] == "score" else out
+            process = subprocess.Popen([*start, *words, *(["--json"] * (told != out))], stdout=told, stderr=out)
+            self._running.add(process)
+            try:
+                answer, _ = process.communicate()
+            finally:
+                self._running.discard(process)
+        if not process.returncode:
+            made: dict[str, Any] = {"words": list(command.words), "recipe": _recipe_digest(command)}
+            made |= {"seconds": round(time.monotonic() - begun, 1), "told": json.loads(answer) if answer else None}
+            self._made(command.key).parent.mkdir(parents=True, exist_ok=True)
+            write_json_atomically(self._made(command.key), made)
+        self.tell(f"{command.key}: {'failed, see ' + str(log) if process.returncode else 'done'}")
+        return process.returncode
+
+    def _filled(self, word: str) -> str:
+        """A word with the folders of the request in place of DATA, STORES, RUNS and WEIGHTS."""
+        request, found = self.request, _PLACE.fullmatch(word)
+        if found is None:
+            return request.weights if word == WEIGHTS else word
+        folders = {"DATA": request.data, "STORES": request.stores, "RUNS": request.out / "runs"}
+        return f"{found[1]}{folders[found[2]] / found[3]}"
+
+    def _log(self, command: Command) -> Path:
+        return self.request.out / "logs" / f"{_file_name(command.key)}.log"
+
+    def _made(self, key: str) -> Path:
+        return self.request.out / "made" / f"{_file_name(key)}.json"
+
+    def write(self) -> None:
+        write_table(self.request.out, self.table, self.cells(), is_toy=self.request.toy)
+
+    def cells(self) -> list[Cell]:
+        """Cells of the table's own figures, in order."""
+        scored = {} if self.request.scored is None else read_json_object(self.request.scored)
+        found = [self._cell(each) for each in self.table.own if not self.request.only or each.row in self.request.only]
+        names = [each.name for each in found]
+        if unknown := sorted(scored.keys() - set(names)):
+            raise ValueError(f"{self.request.scored}: no cell {unknown[0]!r}: {name_hint(unknown[0], names)}")
+        told = [replace(each, values=(float(scored[each.name]),)) if each.name in scored else each for each in found]
+        return list(map(partial(_averaged, told), told))
+
+    def _cell(self, figure: PaperFigure) -> Cell:
+        key, measure = source_of(figure) if figure.recipe else ("", "")
+        if key not in self.commands:
+            return Cell(figure)
+        of_task = figure.recipe in TASK_RECIPES
+        each = [self._measured(*source_of(figure, seed)) for seed in range(self.request.seeds if of_task else 1)]
+        known = [found for found in each if found is not None]
+        facts: dict[str, Any] = {"seconds": sum(self._seconds(need) for need in self._needs(key))}
+        facts["is_served"] = "--check" in self.commands[key].words
+        if known and measure.endswith(HEADS):
+            return Cell(figure, words="{layer}-{head}".format(**known[0]), **facts)
+        values = tuple(100 * found["value"] for found in known)
+        ends = [found[name] for found in known[:1] for name in ("low", "high")]
+        low, high = (
+            (min(values), max(values)) if len(values) > 1 else [each and 100 * each for each in ends] or (None, None)
+        )
+        return Cell(figure, values, low, high, **facts)
+
+    def _measured(self, key: str, measure: str) -> Mapping[str, Any] | None:
+        """Value, low and high, 0..1; None for what is not known."""
+        if key not in self.commands or not self._has(key):
+            return None
+        words = self.commands[key].words
+        if words[0] == "score":
+            figures = read_json_object(self._made(key))["told"].get("figures", ())
+            found = next((each for each in figures if each["name"] == measure), None)
+        elif words[0] == "evaluate":
+            found = read_json_object(Path(self._filled(key)) / "results.json")["figures"].get(measure)
+        else:
+            found = _of_heads(read_json_object(Path(self._filled(key)) / "attention.json"), measure)
+        return None if found is None or found["value"] is None else found
+
+    def _needs(self, key: str) -> set[str]:
+        """Keys of a command and all that it needs."""
+        if key not in self.commands:
+            return set()
+        return {key}.union(*map(self._needs, self.commands[key].needs))
+
+    def _seconds(self, key: str) -> float:
+        return float(read_json_object(self._made(key))["seconds"]) if self._made(key).exists() else 0.0
+
+
+def _toy(command: Command) -> tuple[str, ...]:
+    """The words of a command on a toy world: small models, the world's vocabulary, no weights to start from."""
+    words, kind = command.words, command.words[0]
+    photos = "DATA/vcr/vcr1images" if "vcr" in words else "DATA/photos"
+    for option, others in (
+        ("--weights", ("--photos", photos)),
+        ("--parses", ("--parses", "DATA/flickr30k-entities/parses.conll")),
+        ("--from-bert", ()),
+    ):
+        if option in words:
+            place = words.index(option)
+            words = (*words[:place], *others, *words[place + 2 :])
+    if kind not in ("pretrain", "finetune"):
+        return words
+    words = (*words, "--toy", *(() if "--from-run" in words else ("--tokenizer", "DATA/vocab.txt")))
+    names = "object_names=DATA/vcr/object_names.txt"
+    if "--objects" in words:
+        # The perfect store does not say that its boxes were given.
+        settings = (names, "aligned_words=none", "shown_boxes=all")
+        words = (*words, *(word for each in settings for word in ("--set", f"sampling.{each}")))
+    return (*words, "--set", f"vcr.{names}") if kind == "finetune" and "vcr" in words else words
+
+
+def _without(missing: Mapping[str, Command], key: str) -> dict[str, Command]:
+    """Commands that do not need what failed."""
+    lost = {key}
+    for each in missing.values():  # in order: what is needed comes first
+        if lost & set(each.needs):
+            lost.add(each.key)
+    return {name: each for name, each in missing.items() if name not in lost}
+
+
+def _recipe_digest(command: Command) -> str:
+    if "--recipe" not in command.words:
+        return ""
+    name = command.words[command.words.index("--recipe") + 1]
+    return hashlib.sha256(repr(TASK_RECIPES.get(name) or RECIPES[name]).encode()).hexdigest()[:16]
+
+
+def _file_name(key: str) -> str:
+    return key.replace("/", "-").replace(" ", "-")
+
+
+def _of_heads(found: Mapping[str, Any], measure: str) -> Mapping[str, Any] | None:
+    """A figure of `roibeam attention`: "pobj, accuracy", "entity, baseline"."""
+    relation, _, kind = measure.partition(", ")
+    names = ("name", "paper_name")
+    population = next((each for each in found["populations"] if relation in map(each.get, names)), None)
+    if population is None:
+        return None
+    return cast("Mapping[str, Any]", population["baseline" if kind == "baseline" else "best_head"])
+
+
+def _averaged(cells: Sequence[Cell], cell: Cell) -> Cell:
+    """A cell that is the mean of the tasks of its row: MNLI's two files count as one."""
+    if not cell.figure.column.endswith(_AVERAGE):
+        return cell
+    tasks: dict[str, list[float]] = {}
+    for each in cells:
+        if each.figure.row == cell.figure.row and each is not cell:
+            tasks.setdefault(each.figure.task, []).append(math.nan if each.mean is None else each.mean)
+    mean = statistics.fmean(statistics.fmean(values) for values in tasks.values())
+    return cell if math.isnan(mean) else replace(cell, values=(mean,))

@@ -1,0 +1,368 @@
+"""Commands that repeat a published run, from official files to its figures.
+
+DATA/conceptual-captions, sbu, conceptual-12m    the publisher's table of captions and URLs; PHOTOS is what
+                                                 `roibeam download` makes of it
+DATA/coco, flickr30k                             photos, and Karpathy's dataset_coco.json or dataset_flickr30k.json
+DATA/vqa, vcr, nlvr2, refcoco+, CoLA, ...        official files of a task; of vcr and nlvr2 photos too
+DATA/text/corpus.txt                             BookCorpus and Wikipedia, a line a sentence
+STORES/<photos>-<features>                       regions, one store for each kind of features of each photos
+RUNS/<recipe>                                    runs, predictions and scores
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, MATCHED, MISMATCHED
+from roibeam.pipelines.data.feature_settings import PHOTOS, STORE, WEIGHTS, Features
+from roibeam.pipelines.finetuning.metrics.glue import PAPER_COLUMN
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, chain_of
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
+from roibeam.pipelines.finetuning.scored_tasks import FIVE_FOLDS
+from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE
+from roibeam.pipelines.pretraining.recipes.published import RECIPES
+from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+
+
+class Photos(NamedTuple):
+    """Photos of a data set.
+
+    Attributes:
+        told: its name in `Recipe.data`.
+        source: what `roibeam extract` reads, below DATA.
+        captions: file of captions, below DATA; "" for none.
+        table: file of URLs that `roibeam download` reads, below DATA; "" for photos that come as files.
+    """
+
+    told: str
+    source: str
+    captions: str = ""
+    table: str = ""
+
+
+def _downloaded(told: str, name: str, table: str) -> Photos:
+    local = f"{name}/photos/local.tsv"
+    return Photos(told, local, local, f"{name}/{table}")
+
+
+PHOTO_SETS: Mapping[str, Photos] = MappingProxyType(
+    {
+        "conceptual-captions": _downloaded("Conceptual Captions", "conceptual-captions", "Train_GCC-training.tsv"),
+        "sbu": _downloaded("SBU Captions", "sbu", "sbu-captions-all.json"),
+        "conceptual-12m": _downloaded("LAIT", "conceptual-12m", "cc12m.tsv"),
+        "coco": Photos("COCO", "coco", "coco/dataset_coco.json"),
+        "flickr30k": Photos("Flickr30k", "flickr30k", "flickr30k/dataset_flickr30k.json"),
+        "vcr": Photos("VCR", "vcr/vcr1images"),
+        "nlvr2": Photos("NLVR2", "nlvr2/images"),
+    }
+)
+# Behind the name of a run of retrieval on COCO, and of a search in its five parts; in columns of their figures.
+_COCO, _IN_FOLDS, _ON_COCO, _FIRST_THOUSAND = "-coco", "-in-folds", "COCO (", "COCO (1k)"
+ZERO_SHOT, AVERAGED = "zero-shot", "GLUE"
+_QUESTIONS = "vqa/v2_OpenEnded_mscoco_train2014_questions.json", "vqa/v2_mscoco_train2014_annotations.json"
+# Photos and files of text that a pre-training on a task's own text reads, by the first words of `Recipe.data`.
+_TASK_TEXTS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "VQA v2": ("coco", _QUESTIONS),
+        "VCR": ("vcr", ("vcr/train.jsonl",)),
+        "NLVR2": ("nlvr2", ("nlvr2/train.json",)),
+    }
+)
+_PHOTOS_OF_TASK: Mapping[str, str] = MappingProxyType(
+    {
+        "vqa": "coco", "refcoco": "coco", "refcoco+": "coco", "refcocog": "coco", "vcr": "vcr", "nlvr2": "nlvr2",
+        "flickr30k-entities": "flickr30k", "retrieval": "flickr30k",
+    }
+)  # fmt: skip
+# Split of `roibeam predict` and `roibeam score`, by a part of a figure's column.
+_SPLITS: Mapping[str, str] = MappingProxyType(
+    {
+        "test-std": "test", "test-dev": "test-dev", "test-P": "test1", "test-U": "test2", "dev matched": MATCHED,
+        "dev mismatched": MISMATCHED, "testA": "testA", "testB": "testB", "dev": "dev", "val": "val", "test": "test",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command line.
+
+    Attributes:
+        key: what it makes; commands of one key are one.
+        needs: keys of commands that come before.
+    """
+
+    key: str
+    words: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return shlex.join(("roibeam", *self.words))
+
+
+def photos_of(recipe: Recipe | TaskRecipe) -> tuple[str, ...]:
+    """Names in `PHOTO_SETS` of the photos that a recipe is trained on; () for texts alone."""
+    if isinstance(recipe, TaskRecipe):
+        return (_PHOTOS_OF_TASK[recipe.task],) if recipe.features is not None else ()
+    if recipe.task_text:
+        return (_task_text(recipe)[0],)
+    told = recipe.data.partition(";")[0]
+    return tuple(name for name, photos in PHOTO_SETS.items() if photos.told in told)
+
+
+def _task_text(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
+    return next(found for told, found in _TASK_TEXTS.items() if recipe.data.startswith(told))
+
+
+def store_of(photos: str, features: Features) -> str:
+    """Name of a store below STORES."""
+    boxes = f"-{features.boxes}-boxes" if features.boxes else ""
+    whole = f"-{features.image_feature.partition('=')[0]}-of-photo" if features.image_feature else ""
+    return f"{photos}-{features.preset or features.detector}{boxes}{whole}"
+
+
+def commands_of(name: str, seed: int = 0) -> list[Command]:
+    """Commands of a recipe, each after those that it needs.
+
+    They are downloads, stores, the runs it starts from, its own run, and what measures the printed figures.
+
+    Args:
+        seed: of the run of a task; what it starts from is the same for all.
+    """
+    found: dict[str, Command] = {}
+    for each in chain_of(name):
+        recipe = TASK_RECIPES.get(each) or RECIPES[each]
+        for command in (*_stores(each, recipe), *_made(each, recipe, seed)):
+            found.setdefault(command.key, command)
+    for command in _measures(name, seed):
+        found.setdefault(command.key, command)
+    return list(found.values())
+
+
+def source_of(figure: PaperFigure, seed: int = 0) -> tuple[str, str]:
+    """Key of the command that measures a figure, and the measure's name in its JSON; of an average of tasks "" for
+    both."""
+    name, parts = figure.recipe, figure.column.split(", ")
+    recipe = TASK_RECIPES.get(name)
+    if recipe is not None and parts[0] != AVERAGED:
+        run = _run_of(name, _ON_COCO in figure.column, seed)
+        key = f"score of {_predictions(run, recipe, _split_of(figure))}"
+        if recipe.task == "retrieval":
+            found = "image" if "image retrieval" in parts[0] else "sentence"
+            return f"{key}{_IN_FOLDS if _FIRST_THOUSAND in parts[0] else ''}", f"{found} {parts[1]}"
+        glue = GLUE_TASKS.get(recipe.task)
+        return key, PAPER_COLUMN[glue.name] if glue else "overall" if recipe.task == "vqa" else parts[1]
+    if "grounding" in parts[0]:
+        relation = parts[0].removeprefix("syntactic grounding of ").replace("entity grounding", "entity")
+        return f"RUNS/{name}-attention", f"{relation}, {parts[1]}"
+    if parts[0].startswith(ZERO_SHOT):
+        photos = "flickr30k" if "Flickr30k" in parts[0] else "coco"
+        found = "text_to_image" if "image retrieval" in parts[0] else "image_to_text"
+        folds = _IN_FOLDS if _FIRST_THOUSAND in parts[0] else ""
+        return f"RUNS/{name}-{photos}{folds}", f"{found}_{parts[1].replace('@', '').lower()}"
+    return "", ""
+
+
+def printed_figures(name: str, split: str, *, in_folds: bool = False) -> dict[str, list[PaperFigure]]:
+    """Printed figures of a task's recipe by the measure of `roibeam score` that they are compared with.
+
+    Args:
+        in_folds: of the score in five parts of COCO's test images.
+    """
+    found: dict[str, list[PaperFigure]] = {}
+    for figure in TASK_RECIPES[name].figures:
+        key, measure = source_of(figure)
+        if key and _split_of(figure) == split and key.endswith(_IN_FOLDS) == in_folds:
+            found.setdefault(measure, []).append(figure)
+    return found
+
+
+def _run_of(name: str, on_coco: bool, seed: int) -> str:
+    """Name below RUNS of a run of a task."""
+    return f"{name}{_COCO if on_coco else ''}{f'-seed-{seed}' if seed else ''}"
+
+
+def _predictions(run: str, recipe: TaskRecipe, split: str) -> str:
+    """File of predictions; of VCR's two problems one, by the run that learned the first."""
+    suffix = {"vcr": "csv", "nlvr2": "csv", "retrieval": "npy"}.get(recipe.task, "json")
+    if recipe.task == "vcr" and recipe.options.problem == RATIONALE:
+        run = run.replace(RATIONALE, ANSWER, 1)
+    return f"RUNS/{run}-{split}.{'tsv' if recipe.task in GLUE_TASKS else suffix}"
+
+
+def _stores(name: str, recipe: Recipe | TaskRecipe) -> Iterator[Command]:
+    """Downloads of photos, and extractions."""
+    if recipe.features is None:
+        return
+    more = ["coco"] if isinstance(recipe, TaskRecipe) and True in _data_sets(recipe) else []
+    for photos in dict.fromkeys((*photos_of(recipe), *more)):
+        yield from _extractions(photos, recipe.features)
+
+
+def _extractions(name: str, features: Features) -> Iterator[Command]:
+    photos = PHOTO_SETS[name]
+    needs: tuple[str, ...] = ()
+    if photos.table:
+        needs = (f"photos {name}",)
+        yield Command(needs[0], ("download", f"DATA/{photos.table}", f"DATA/{name}/photos"))
+    for each in filter(None, (features, features.of_annotated)):
+        yield _extraction(name, each, needs)
+
+
+def _extraction(name: str, features: Features, needs: tuple[str, ...]) -> Command:
+    store = store_of(name, features)
+    given = {PHOTOS: f"DATA/{PHOTO_SETS[name].source}", STORE: f"STORES/{store}"}
+    words = [given.get(word, word) for word in shlex.split(replace(features, annotated="").commands[0])[1:]]
+    if "--boxes" in words:
+        place = words.index("--boxes") + 1
+        words[place] = f"DATA/{_folder_of_boxes(words[place])}"
+    return Command(f"store {store}", tuple(words), needs)
+
+
+def _folder_of_boxes(file: str) -> str:
+    """Where a file of boxes lies, below DATA: each with the data set whose it is."""
+    if "instances_train2014" in file:
+        return f"coco/annotations/{file}"
+    return f"vcr/{file}" if file.startswith("vcr1images") else file if "/" in file else f"refcoco+/{file}"
+
+
+def _made(name: str, recipe: Recipe | TaskRecipe, seed: int) -> Iterator[Command]:
+    if isinstance(recipe, Recipe):
+        yield _pretraining(name, recipe)
+        return
+    for each in _both_problems(name, recipe):
+        for on_coco in _data_sets(recipe):
+            yield _finetuning(each, TASK_RECIPES[each], on_coco, seed)
+
+
+def _data_sets(recipe: TaskRecipe) -> list[bool]:
+    """Whether each run of a recipe is on COCO: of retrieval one on each data set that it has figures of."""
+    return sorted({_ON_COCO in each.column for each in recipe.figures}) or [False]
+
+
+def _pretraining(name: str, recipe: Recipe) -> Command:
+    words, needs = ["pretrain", f"RUNS/{name}", "--recipe", name], list[str]()
+    for photos in photos_of(recipe):
+        assert recipe.features is not None
+        store = store_of(photos, recipe.features)
+        words += ["--store", f"STORES/{store}"]
+        needs.append(f"store {store}")
+        if not recipe.task_text:
+            words += ["--captions", f"DATA/{PHOTO_SETS[photos].captions}"]
+    if recipe.task_text:
+        words += [word for file in _task_text(recipe)[1] for word in ("--task-text", f"DATA/{file}")]
+    if getattr(recipe.sampling, "told_classes", False):
+        objects = ("vcr/vcr1images",) if recipe.task_text else tuple(map(_instances, ("train2014", "val2014")))
+        words += [word for file in objects for word in ("--objects", f"DATA/{file}")]
+    words += ["--text-corpus", "DATA/text/corpus.txt"] if recipe.text_corpus else []
+    words += ["--end-to-end", "--weights", WEIGHTS] if recipe.end_to_end else []
+    if recipe.after:
+        words += ["--from-run", f"RUNS/{recipe.after}"]
+        needs.append(f"run {recipe.after}")
+    return Command(f"run {name}", tuple(words), tuple(needs))
+
+
+def _instances(split: str) -> str:
+    return f"coco/annotations/instances_{split}.json"
+
+
+def _finetuning(name: str, recipe: TaskRecipe, on_coco: bool, seed: int) -> Command:
+    run, needs = _run_of(name, on_coco, seed), list[str]()
+    words = ["finetune", f"RUNS/{run}", "--task", recipe.task, "--recipe", name]
+    if recipe.start == PRETRAINED:
+        words += ["--from", f"RUNS/{recipe.model}"]
+        needs.append(f"run {recipe.model}")
+    else:
+        words += ["--from", "none", *(["--from-bert", f"hf:{RECIPES[recipe.model].start}"] * (recipe.start == BERT))]
+    words += ["--data", _data_of(recipe, on_coco), *_stored(recipe, on_coco, needs)]
+    words += ["--end-to-end", "--weights", WEIGHTS] if recipe.end_to_end else []
+    words += ["--seed", str(seed)] if seed else []
+    return Command(f"run {run}", tuple(words), tuple(needs))
+
+
+def _stored(recipe: TaskRecipe, on_coco: bool, needs: list[str]) -> list[str]:
+    """Options that name the stores of a task, whose keys are added to `needs`."""
+    if recipe.features is None:
+        return []
+    words, photos = list[str](), "coco" if on_coco else photos_of(recipe)[0]
+    second = None if recipe.end_to_end else recipe.features.of_annotated
+    for option, features in (("--store", recipe.features), ("--annotated-store", second)):
+        if features is not None:
+            words += [option, f"STORES/{store_of(photos, features)}"]
+            needs.append(f"store {store_of(photos, features)}")
+    return words
+
+
+def _data_of(recipe: TaskRecipe, on_coco: bool) -> str:
+    glue = GLUE_TASKS.get(recipe.task)
+    folder = recipe.task if glue is None else glue.name
+    if recipe.task == "retrieval":
+        folder = "coco" if on_coco else "flickr30k"
+    return f"DATA/{folder}"
+
+
+def _measures(name: str, seed: int) -> Iterator[Command]:
+    recipe = TASK_RECIPES.get(name)
+    if recipe is None:
+        yield from _zero_shot(name, RECIPES[name])
+        return
+    for on_coco in _data_sets(recipe):
+        figures = [each for each in recipe.figures if (_ON_COCO in each.column) == on_coco]
+        for split in dict.fromkeys(map(_split_of, figures)):
+            yield from _scores(name, recipe, on_coco, split, seed)
+
+
+def _split_of(figure: PaperFigure) -> str:
+    parts = figure.column.split(", ")
+    return next((_SPLITS[part] for part in parts if part in _SPLITS), "test")
+
+
+def _scores(name: str, recipe: TaskRecipe, on_coco: bool, split: str, seed: int) -> Iterator[Command]:
+    """Predictions of a split and their score; a submission is only looked through where a test server scores it."""
+    runs = [_run_of(each, on_coco, seed) for each in _both_problems(name, recipe)]
+    out, needs = _predictions(runs[0], recipe, split), [f"run {run}" for run in runs]
+    stored = _stored(recipe, on_coco, needs)
+    data, at = _data_of(recipe, on_coco), ("--split", split)
+    asked = [f"RUNS/{run}" for run in runs]
+    yield Command(out, ("predict", *asked, "--data", data, *stored, *at, "--out", out), tuple(needs))
+    served = recipe.task in ("vqa", "vcr") and split.startswith("test")
+    score = ("score", recipe.task, out, "--data", data, *at, *(["--check"] * served))
+    yield Command(f"score of {out}", score, (out,))
+    if on_coco:  # the 1k test is five parts of the 5k one
+        yield Command(f"score of {out}{_IN_FOLDS}", (*score, "--rules", FIVE_FOLDS), (out,))
+
+
+def _both_problems(name: str, recipe: TaskRecipe) -> tuple[str, ...]:
+    """The recipe, or those of both problems of VCR, where each is learned by a model of its own and they are scored
+    together."""
+    if recipe.task != "vcr" or recipe.options.problem == BOTH:
+        return (name,)
+    mine = recipe.options.problem
+    return tuple(name.replace(mine, each, 1) for each in (ANSWER, RATIONALE))
+
+
+def _zero_shot(name: str, recipe: Recipe) -> Iterator[Command]:
+    """Retrieval by the match head, and grounding by attention."""
+    asked, features = [figure.column for figure in recipe.figures], recipe.features
+    if features is None:
+        return
+    for words, photos, folds in (
+        ("Flickr30k", "flickr30k", 1), ("COCO (5k)", "coco", 1), (_FIRST_THOUSAND, "coco", 5),
+    ):  # fmt: skip
+        if any(column.startswith(f"{ZERO_SHOT} {words}") for column in asked):
+            yield from _extractions(photos, features)
+            store, out = store_of(photos, features), f"RUNS/{name}-{photos}{_IN_FOLDS if folds > 1 else ''}"
+            captions = ("--captions", f"DATA/{PHOTO_SETS[photos].captions}", "--split", "test")
+            given = ("--store", f"STORES/{store}", *captions, *(["--folds", str(folds)] * (folds > 1)), "--out", out)
+            yield Command(out, ("evaluate", f"RUNS/{name}", *given), (f"run {name}", f"store {store}"))
+    if any("grounding" in column for column in asked):
+        yield from _extractions("flickr30k", features)
+        store, out = store_of("flickr30k", features), f"RUNS/{name}-attention"
+        entities = ("--entities", "DATA/flickr30k-entities", "--parses", "spacy", "--out", out)
+        given = ("--store", f"STORES/{store}", *entities)
+        yield Command(out, ("attention", f"RUNS/{name}", *given), (f"run {name}", f"store {store}"))

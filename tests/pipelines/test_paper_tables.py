@@ -1,0 +1,148 @@
+"""Tables of the papers by name: each figure is in one and has a command that measures it; the commands can be typed.
+
+What they do when they run is tested by test_paper_table_run.py.
+"""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tiny_commands import Cli, ok
+
+from roibeam.pipelines.cli.commands import app
+from roibeam.pipelines.common.statistics.paper_figures import paper_figures
+from roibeam.pipelines.common.statistics.paper_tables import paper_tables
+from roibeam.pipelines.finetuning.recipes.commands import Command, commands_of, printed_figures, source_of
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, chain_of
+from roibeam.pipelines.pretraining.recipes.published import RECIPES
+
+PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
+EVERY = {**RECIPES, **TASK_RECIPES}
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, dict[str, Command]]:
+    """By recipe and key."""
+    return {name: {each.key: each for each in commands_of(name)} for name in EVERY}
+
+
+def test_every_figure_is_in_a_table_and_reached_by_a_command(commands: dict[str, dict[str, Command]]) -> None:
+    listed = {figure for each in paper_tables().values() for figure in each.figures}
+    assert listed == set(paper_figures())
+    averages = 0
+    for figure in paper_figures():
+        if figure.recipe:
+            key, measure = source_of(figure)
+            averages += not key
+            assert not key or (key in commands[figure.recipe] and measure), figure
+        else:
+            assert figure.quoted or figure.why
+    assert averages == 3  # of GLUE's tasks, whose cells they are made of
+
+
+def test_tables_hold_what_the_papers_print_there() -> None:
+    counts = {name: len(each.own) for name, each in paper_tables().items()}
+    assert (counts["vilbert-1"], counts["vilbert-2"], counts["vilbert-3"]) == (44, 52, 52)
+    assert counts["what-does-bert-with-vision-look-at-1"] == 4  # the four that stand in Tables 3 to 6 again
+    assert not any(name.startswith("visualbert") for name in counts)
+    row = [each.printed for each in paper_tables()["vlbert-3"].own]
+    assert row == ["69.58", "70.50", "70.83"]
+
+
+def test_commands_come_after_what_they_need_and_one_key_is_one_command(
+    commands: dict[str, dict[str, Command]],
+) -> None:
+    words: dict[str, tuple[str, ...]] = {}
+    for name, made in commands.items():
+        before = set[str]()
+        for each in (*made.values(), *commands_of(name, seed=1)):
+            assert words.setdefault(each.key, each.words) == each.words
+        for each in made.values():
+            assert set(each.needs) <= before, (name, each)
+            before.add(each.key)
+        runs = [each.words[1] for each in made.values() if each.words[0] in ("pretrain", "finetune")]
+        assert [run for run in runs if run in {f"RUNS/{link}" for link in chain_of(name)}] == [
+            f"RUNS/{link}" for link in chain_of(name) if f"RUNS/{link}" in runs
+        ]
+
+
+def test_each_command_is_one_that_roibeam_takes(commands: dict[str, dict[str, Command]]) -> None:
+    group: Any = typer.main.get_command(app)
+    root = group.make_context("roibeam", [], resilient_parsing=True)
+    typed = {each.words for made in commands.values() for each in made.values()}
+    kinds = Counter(words[0] for words in typed)
+    assert set(kinds) == {"download", "extract", "pretrain", "finetune", "predict", "score", "evaluate", "attention"}
+    for words in typed:
+        command = group.get_command(root, words[0])
+        with command.make_context(words[0], list(words[1:]), parent=root) as context:
+            assert context.params, words
+
+
+def test_one_submission_has_both_problems_of_vcr(commands: dict[str, dict[str, Command]]) -> None:
+    answer, rationale = commands["vlbert-vcr-answer-large"], commands["vlbert-vcr-rationale-large"]
+    (predicted,) = [each for each in answer.values() if each.words[0] == "predict" and "test" in each.words]
+    assert predicted.words[1:3] == ("RUNS/vlbert-vcr-answer-large", "RUNS/vlbert-vcr-rationale-large")
+    assert rationale[predicted.key] == predicted
+    assert "--check" in answer[f"score of {predicted.key}"].words
+
+
+def test_coco_has_a_run_of_its_own_and_its_first_thousand_a_score(commands: dict[str, dict[str, Command]]) -> None:
+    made = commands["imagebert-retrieval"]
+    assert made["run imagebert-retrieval-coco"].words[-4:] == (
+        "--data", "DATA/coco", "--store", "STORES/coco-pythia-x152-fpn",
+    )  # fmt: skip
+    both = [each.words for each in made.values() if each.words[0] == "score" and "DATA/coco" in each.words]
+    assert len(both) == 2 and both[1][-2:] == ("--rules", "five-folds")
+    assert printed_figures("imagebert-retrieval", "test", in_folds=True)["image R@1"][0].printed == "73.6"
+
+
+@pytest.mark.parametrize("name", ["vilbert-vqa-2-layer", "interbert"])
+def test_recipes_prints_the_commands(roibeam: Cli, name: str) -> None:
+    lines = ok(roibeam("recipes", name, "--commands")).out.splitlines()
+    assert lines == [str(each) for each in commands_of(name)]
+
+
+@pytest.mark.parametrize(
+    "asked, names",
+    [
+        (("--figure", "71.79"), ["vlbert-vqa-large"]),
+        (("--task", "vqa", "--system", "visualbert"), [
+            "visualbert-vqa", "visualbert-vqa-without-coco", "visualbert-vqa-late-fusion",
+        ]),
+        (("--paper", "imagebert", "--task", "pretraining", "--word", "LAIT"), [
+            "imagebert-stage-1", "imagebert-lait-cc-sbu",
+        ]),
+    ],
+)  # fmt: skip
+def test_recipes_are_filtered(roibeam: Cli, asked: tuple[str, ...], names: list[str]) -> None:
+    lines = ok(roibeam("recipes", *asked)).out.splitlines()
+    assert sorted(line.split()[0] for line in lines) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("tables", "vilbert-22"), "no table 'vilbert-22': did you mean vilbert-2"),
+        (("tables", "--out", "x"), "name the table to make"),
+        (("tables", "vilbert-2", "--out", "x"), "--data and --stores are needed"),
+        (("tables", "vilbert-2", "--dry-run", "--only", "ViLBERT (3-layer)"), "has no row 'ViLBERT (3-layer)'"),
+        (("tables", "vilbert-2", "--out", "x", "--data", ".", "--stores", ".", "--part", "3/2"), "--part '3/2'"),
+        (("recipes", "--commands"), "--commands is of one recipe"),
+        (("recipes", "--task", "vqq"), "no recipe fits --task vqq"),
+        (("score", "vqa", "a.json", "--data", ".", "--recipe", "vilbert-vcr"), "is of the task vcr, not vqa"),
+    ],
+)
+def test_a_wrong_call_gets_one_line(roibeam: Cli, words: tuple[str, ...], message: str) -> None:
+    result = roibeam(*words)
+    assert result.code and message in result.err and len(result.err.splitlines()) == 1
+
+
+def test_the_page_lists_all_tables(roibeam: Cli) -> None:
+    listed = re.findall(r"^\| `([\w.-]+)` \| (.*) \| (.*) \| (\d+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert listed == [(each.name, each.title, each.caption, str(len(each.own))) for each in paper_tables().values()]
+    told = json.loads(ok(roibeam("tables", "vilbert-2", "--json")).out)
+    assert [each["printed"] for each in told["vilbert-2"]["figures"]][:1] == ["70.55"]
