@@ -24,7 +24,7 @@ from doc_runs import environment, made_folder, run_page
 from soak_share import SHARE
 from warm_command import warm_command
 
-MOST_PAGES, MOST_README_LINES, MOST_WORDS = 19, 125, 40
+MOST_PAGES, MOST_README_LINES, MOST_WORDS = 19, 124, 40
 GENERATED = "docs/evidence.md"
 COLD = "README.md"
 DOCS = sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+from glue_files import write_task
 from tiny_commands import Cli, ok
 
 from roibeam.pipelines.cli.commands import app
@@ -103,7 +104,19 @@ def test_coco_has_a_run_of_its_own_and_its_first_thousand_a_score(commands: dict
 @pytest.mark.parametrize("name", ["vilbert-vqa-2-layer", "interbert"])
 def test_recipes_prints_the_commands(roibeam: Cli, name: str) -> None:
     lines = ok(roibeam("recipes", name, "--commands")).out.splitlines()
-    assert lines == [str(each) for each in commands_of(name)]
+    assert [line for line in lines if line[0] != "#"] == [str(each) for each in commands_of(name)]
+    assert "#   conceptual-captions: Conceptual Captions, Google: 3,318,333 captions" in "\n".join(lines)
+
+
+def test_the_dry_run_says_what_is_there_and_what_it_takes(roibeam: Cli, tmp_path: Path) -> None:
+    (tmp_path / "vqa").mkdir()
+    lines = ok(roibeam("tables", "vilbert-2", "--dry-run", "--data", tmp_path)).out.splitlines()
+    assert "#     there    vqa" in lines and "#     missing  coco" in lines
+    assert [line for line in lines if "conceptual-captions-vilbert: at most" in line] == [
+        "#   conceptual-captions-vilbert: at most 457.114 GB, 3,100,000 photos of up to 36 regions"
+    ]
+    assert any(re.fullmatch(r"#   RUNS/vilbert-vqa: [\d.]+ on one NVIDIA H200", line) for line in lines)
+    assert "#   RUNS/vilbert: not measured" in lines
 
 
 @pytest.mark.parametrize(
@@ -139,6 +152,15 @@ def test_recipes_are_filtered(roibeam: Cli, asked: tuple[str, ...], names: list[
 def test_a_wrong_call_gets_one_line(roibeam: Cli, words: tuple[str, ...], message: str) -> None:
     result = roibeam(*words)
     assert result.code and message in result.err and len(result.err.splitlines()) == 1
+
+
+def test_a_score_has_the_printed_figure_beside(roibeam: Cli, tmp_path: Path) -> None:
+    write_task(tmp_path, "rte")
+    (tmp_path / "RTE.tsv").write_text("index\tprediction\n" + "".join(f"{row}\tentailment\n" for row in range(8)))
+    asked = ("score", "rte", tmp_path / "RTE.tsv", "--data", tmp_path, "--recipe", "interbert-rte")
+    out = ok(roibeam(*asked)).out
+    assert "accuracy: 64.3 (GLUE RTE, accuracy, dev; Table 3); ours less it -14.30" in out
+    assert json.loads(ok(roibeam(*asked, "--json")).out)["printed"][0] == "printed, of the recipe interbert-rte, dev:"
 
 
 def test_the_page_lists_all_tables(roibeam: Cli) -> None:

@@ -106,17 +106,21 @@ vilbert-8-layer | Table 2 | 70.47 72.33 74.15 53.79 71.66 78.29 62.43 58.78 85.6
 vilbert-25-percent | Table 3 | 69.82 71.61 73.00 52.66 69.90 76.83 60.99 53.08 80.80 88.52 20.40 48.54 62.06
 vilbert-50-percent | Table 3 | 70.30 71.88 73.60 53.03 71.16 77.35 61.57 54.84 83.62 90.10 26.76 56.26 68.80
 vilbert-single-stream | Table 1 | 68.85 71.09 73.93 52.73 69.21 75.32 61.02
-visualbert-task-vqa | Table 3 | 70.80 71.00
+visualbert-task-vqa | Tables 1 and 3 | 70.80
+visualbert-task-vqa | Table 3 | 71.00
 visualbert-task-vqa-late-fusion | Table 3 | 68.18
 visualbert-task-vqa-without-coco | Table 3 | 70.18
-visualbert-task-vcr | Table 4 | 70.8 71.6 73.2 73.2 52.2 52.4
+visualbert-task-vcr | Tables 1 and 4 | 52.4
+visualbert-task-vcr | Table 4 | 70.8 71.6 73.2 73.2 52.2
 visualbert-task-vcr | footnote 3 | 51.4
 visualbert-task-vcr-late-fusion | Table 4 | 70.1 71.9 50.6
 visualbert-task-vcr-without-coco | Table 4 | 67.9 69.5 47.9
-visualbert-task-nlvr2 | Table 5 | 67.4 67.0 67.3 26.9
+visualbert-task-nlvr2 | Tables 1 and 5 | 67.3
+visualbert-task-nlvr2 | Table 5 | 67.4 67.0 26.9
 visualbert-task-nlvr2-late-fusion | Table 5 | 64.6
 visualbert-task-nlvr2-without-coco | Table 5 | 63.5
-visualbert-task-flickr | Table 6 | 70.40 71.33 84.49 84.98 86.31 86.51
+visualbert-task-flickr | Tables 1 and 6 | 71.33
+visualbert-task-flickr | Table 6 | 70.40 84.49 84.98 86.31 86.51
 visualbert-task-flickr | section 3.1 | 50.77 17.33
 visualbert-task-flickr | Table 2 | 19.59 54.01 17.34 32.82 18.67 45.96 23.19 44.64 20.61 49.27 9.82 30.24 23.32 48.80 21.41 38.15 16.33 34.06 23.15 67.44
 visualbert-task-flickr-late-fusion | Table 6 | 70.33 84.53 86.39

@@ -11,6 +11,7 @@ import typer
 from roibeam.pipelines.cli.analysis import attention_command, evaluate_command, probe_command
 from roibeam.pipelines.cli.collect import collect_app, download_command
 from roibeam.pipelines.cli.convert import convert_command
+from roibeam.pipelines.cli.data import data_app
 from roibeam.pipelines.cli.detector import detector_app
 from roibeam.pipelines.cli.developers import conformance_command, leaks_command, worker_pool_command
 from roibeam.pipelines.cli.extract import ExtractCommand, extract_command, look_command, progress_command
@@ -89,6 +90,7 @@ _add(TRAIN, "finetune", finetune_command)
 _add(TRAIN, "predict", predict_command)
 _add(TRAIN, "recipes", recipes_command)
 _add(TRAIN, "tables", tables_command)
+app.add_typer(data_app, name="data", rich_help_panel=TRAIN)
 app.add_typer(detector_app, name="detector", rich_help_panel=TRAIN)
 _add(LOOKING, "look", look_command)
 _add(LOOKING, "probe", probe_command)

@@ -54,7 +54,7 @@ def finetune_command(request: FinetuneRequest, json: Json = False) -> None:
     if not is_main_process():
         return
     for result in results:
-        _print_result(result, as_json=json)
+        _print_result(result, None if request.toy else request.recipe, as_json=json)
     if request.seeds > 1:
         chosen = [each.evaluated_step for each in results] if any(each.is_of_best for each in results) else None
         chances = {figure.name: figure.chance for figure in results[0].figures}
@@ -64,8 +64,10 @@ def finetune_command(request: FinetuneRequest, json: Json = False) -> None:
         _print_seeds(path, summary, as_json=json)
 
 
-def _print_result(result: FinetuneResult, *, as_json: bool) -> None:
+def _print_result(result: FinetuneResult, recipe: str | None, *, as_json: bool) -> None:
     from roibeam.pipelines.cli.figure_table import origin_facts, origin_lines, run_folder_lines, task_lines
+    from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
+    from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 
     if as_json:
         typer.echo(json_line({**result.to_json(), **origin_facts(result.run_dir)}))
@@ -77,6 +79,10 @@ def _print_result(result: FinetuneResult, *, as_json: bool) -> None:
         best = f", the best checkpoint, step {result.evaluated_step:,}" if result.is_of_best else ""
         typer.echo(f"evaluated on {result.asked:,} of the validation split{best}:")
         typer.echo("\n".join(task_lines(result.figures, result.last_evaluation if result.is_of_best else {})))
+        if recipe is not None:
+            ours = {each.name: None if each.value is None else 100 * each.value for each in result.figures}
+            split = next(iter(SCORED_TASKS[task_recipe_named(recipe).task].splits))
+            typer.echo("\n".join(_printed(recipe, ours, split)))
     if result.encoder is not None:
         from roibeam.pipelines.training.run_folder.run_summary import encoder_lines
 
@@ -194,7 +200,8 @@ def score_command(
     if recipe:
         _check_task(recipe, task)
     score = run_score(ScoreRequest(task, file, data, split, rules, against, typed_again(sys.argv)), check_only=check)
-    printed = _printed(recipe, score) if recipe else {}
+    ours = {figure.name: figure.percent for figure in score.figures}
+    printed = _printed(recipe, ours, score.card["split"], in_folds=rules == "five-folds") if recipe else []
     if as_json:
         facts = {"printed": printed} if recipe else {}
         figures = [asdict(figure) for figure in score.figures]
@@ -206,9 +213,7 @@ def score_command(
         typer.echo(f"{file}: complete, one row for each of {count:,}{of_all}")
         return
     lines = _table(score, has_second=against is not None)
-    if recipe:
-        lines += ["", f"printed, of the recipe {recipe}:", *(f"  {name}: {words}" for name, words in printed.items())]
-    typer.echo("\n".join([*lines, "", *_card(score.card)]))
+    typer.echo("\n".join([*lines, "", *([*printed, ""] if printed else []), *_card(score.card)]))
 
 
 def _check_task(recipe: str, task: str) -> None:
@@ -219,20 +224,17 @@ def _check_task(recipe: str, task: str) -> None:
         raise ValueError(f"--recipe {recipe} is of the task {of_recipe}, not {task}")
 
 
-def _printed(recipe: str, score: Score) -> dict[str, str]:
-    """By measure what the paper has, and what the measured value is less it."""
+def _printed(recipe: str, ours: Mapping[str, float | None], split: str, *, in_folds: bool = False) -> list[str]:
+    """Lines on what the paper has of a split, and what the measured percent is less it."""
     from roibeam.pipelines.finetuning.recipes.commands import printed_figures
-    from roibeam.pipelines.finetuning.scored_tasks import FIVE_FOLDS
 
-    ours = {figure.name: figure.percent for figure in score.figures}
-    found = printed_figures(recipe, score.card["split"], in_folds=score.card["rules"] == FIVE_FOLDS)
-    words = {}
-    for measure, figures in found.items():
+    lines = [f"printed, of the recipe {recipe}, {split}:"]
+    for measure, figures in printed_figures(recipe, split, in_folds=in_folds).items():
         value = ours.get(measure)
-        each = (f"{one.printed} ({one.column}; {one.where})" for one in figures)
+        each = ", ".join(f"{one.printed} ({one.column}; {one.where})" for one in figures)
         less = "" if value is None or len(figures) > 1 else f"; ours less it {value - figures[0].value:+.2f}"
-        words[measure] = f"{', '.join(each)}{less}"
-    return words or {"nothing": f"no figure of the split {score.card['split']} is known"}
+        lines.append(f"  {measure}: {each}{less}")
+    return lines if len(lines) > 1 else [f"{lines[0]} nothing"]
 
 
 def _table(score: Score, *, has_second: bool) -> list[str]:

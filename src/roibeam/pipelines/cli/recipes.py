@@ -11,6 +11,7 @@ import typer
 
 from roibeam.messages import name_hint
 from roibeam.pipelines.cli.command_exit import json_line
+from roibeam.pipelines.cli.tables import echo_commands
 from roibeam.pipelines.common.console.request_options import QUESTION, Json, argument, option
 from roibeam.pipelines.data.mode_changes import (
     DATA,
@@ -76,10 +77,7 @@ def recipes_command(
     if commands:
         from roibeam.pipelines.finetuning.recipes.commands import commands_of
 
-        made = commands_of(str(name))
-        typer.echo(
-            json_line({"commands": [list(each.words) for each in made]}) if as_json else "\n".join(map(str, made))
-        )
+        echo_commands(commands_of(str(name)), None, as_json=as_json)
     elif as_json:
         sizes = {each: {"parameters": count} for each, count in PARAMETERS.items()}
         plain = {each: _plain(recipe) | sizes.get(each, {}) for each, recipe in chosen.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -66,8 +66,7 @@ def tables_command(
         from roibeam.pipelines.finetuning.paper_table_run import TableRequest, table_commands
 
         if dry_run:
-            made = table_commands(chosen[0], only, seeds).values()
-            typer.echo(json_line({"commands": [list(each.words) for each in made]}) if as_json else _typed(made))
+            echo_commands(table_commands(chosen[0], only, seeds).values(), data, as_json=as_json)
             return
         assert out is not None
         _make(TableRequest(
@@ -84,8 +83,15 @@ def tables_command(
         typer.echo("\n".join(_lines(chosen[0])))
 
 
-def _typed(commands: Iterable[Command]) -> str:
-    return "\n".join(map(str, commands))
+def echo_commands(commands: Collection[Command], data: Path | None, *, as_json: bool) -> None:
+    """Prints commands, and below them, as comments of a shell, what they need."""
+    from roibeam.pipelines.finetuning.recipes.needs import needs_of
+
+    needs = list(needs_of(commands, data))
+    if as_json:
+        typer.echo(json_line({"commands": [list(each.words) for each in commands], "needs": needs}))
+    else:
+        typer.echo("\n".join((*map(str, commands), *(f"# {line}" for line in needs))))
 
 
 def _part(words: str) -> tuple[int, int]:

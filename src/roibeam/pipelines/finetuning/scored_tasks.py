@@ -105,7 +105,9 @@ def _by_id(
     def joined(results: str) -> dict[Any, Any]:
         return rows_by_id(repr(results), read(results), ids, unit=unit, rules=rules)
 
-    return OpenTask(metric, official if rules == OFFICIAL else _STRICT, (path,), len(ids), joined, score, **more)
+    return OpenTask(
+        metric, official if rules == OFFICIAL else _STRICT, (path,), len(ids), joined, score, ids=ids, **more
+    )
 
 
 def _open_vqa_table(folder: Path, split: str, rules: str) -> OpenTask:
@@ -172,6 +174,7 @@ def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
         read,
         lambda scores: vcr_measures(chosen_rows(labels, scores)),
         read_whole=partial(read, whole=True),
+        ids=questions,
     )
 
 
@@ -192,6 +195,7 @@ def _open_nlvr2(folder: Path, split: str, rules: str) -> OpenTask:
         len(statements),
         lambda results: read_nlvr2_predictions(results, identifiers, rules),
         lambda predictions: nlvr2_measures(judged_statements(statements, predictions)),
+        ids=identifiers,
     )
 
 
@@ -226,6 +230,7 @@ def _open_refer(name: str) -> Callable[[Path, str, str], OpenTask]:
             len(sentences),
             lambda results: referring_measures(sentences, read_referring_results(results), repr(results), rule),
             lambda measures: {**measures, **bound()},
+            ids=[each.sent_id for each in sentences],
         )
 
     return open_task
@@ -297,6 +302,7 @@ def _open_retrieval(folder: Path, split: str, rules: str) -> OpenTask:
         lambda results: checked_scores(Path(results), captions, images, subset=rules == SUBSET),
         partial(retrieval_measures, folds=folds),
         numbers=partial(retrieval_numbers, folds=folds),
+        ids=captions,
     )
 
 

@@ -275,6 +275,7 @@ def open_glue(name: str) -> Callable[[Path, str, str], OpenTask]:
             len(labels.rows),
             lambda results: labels.by_index(read_glue_results(results, task), repr(results)),
             labels.scored,
+            ids=range(len(labels.rows)),
         )
 
     return opened

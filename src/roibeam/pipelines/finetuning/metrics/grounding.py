@@ -247,4 +247,5 @@ def open_entities_labels(folder: Path, split: str, rules: str) -> OpenTask:
     metric = f"R@1, R@5, R@10 over phrases that have a box, overall and by type; a hit is {words}"
     metric += "; beside it by the box around all of them" if first == "any" else ""
     rows = "as MDETR's evaluator: a caption that is missing, or of which a phrase is, is an error"
-    return OpenTask(metric, rows, files, len(expected), read, partial(both_protocols, first=first))
+    score = partial(both_protocols, first=first)
+    return OpenTask(metric, rows, files, len(expected), read, score, ids=["#".join(map(str, key)) for key in expected])

@@ -297,6 +297,7 @@ class OpenTask:
         read_whole: `read` for a file that is to be complete; None for `read`.
         is_own: whether the data are the user's, so that no official number of rows is known.
         numbers: rows -> figures that are no means over rows, for the card; None for none.
+        ids: of the rows, in the order of the files.
     """
 
     metric: str
@@ -308,6 +309,7 @@ class OpenTask:
     read_whole: Callable[[str], object] | None = None
     is_own: bool = False
     numbers: Callable[[Any], Mapping[str, float]] | None = None
+    ids: Sequence[Any] = ()
 
     def check(self, results: str) -> None:
         """Raises ValueError for the faults of a result file."""

@@ -95,11 +95,13 @@ class Command:
     Attributes:
         key: what it makes; commands of one key are one.
         needs: keys of commands that come before.
+        features: of a store.
     """
 
     key: str
     words: tuple[str, ...]
     needs: tuple[str, ...] = ()
+    features: Features | None = None
 
     def __str__(self) -> str:
         return shlex.join(("roibeam", *self.words))
@@ -221,7 +223,7 @@ def _extraction(name: str, features: Features, needs: tuple[str, ...]) -> Comman
     if "--boxes" in words:
         place = words.index("--boxes") + 1
         words[place] = f"DATA/{_folder_of_boxes(words[place])}"
-    return Command(f"store {store}", tuple(words), needs)
+    return Command(f"store {store}", tuple(words), needs, features)
 
 
 def _folder_of_boxes(file: str) -> str:
