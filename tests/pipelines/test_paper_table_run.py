@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from roibeam.pipelines.common.statistics.paper_tables import paper_table
-from roibeam.pipelines.finetuning.paper_table_report import Cell, write_table
-from roibeam.pipelines.finetuning.paper_table_run import TableRequest, TableRun
+from roibeam.pipelines.cli.table_run import Cell, TableRequest, TableRun, write_table
+from roibeam.pipelines.common.statistics.paper_figures import paper_table
 
 ROW = "VL-BERT w/o pre-training"
 CELL = f"{ROW}: VQA, accuracy, test-dev"

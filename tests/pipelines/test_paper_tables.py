@@ -15,10 +15,9 @@ from glue_files import write_task
 from tiny_commands import Cli, ok
 
 from roibeam.pipelines.cli.commands import app
-from roibeam.pipelines.common.statistics.paper_figures import paper_figures
-from roibeam.pipelines.common.statistics.paper_tables import paper_tables
-from roibeam.pipelines.finetuning.recipes.commands import Command, commands_of, printed_figures, source_of
-from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, chain_of
+from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, printed_figures, source_of
+from roibeam.pipelines.common.statistics.paper_figures import paper_figures, paper_tables
+from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"

@@ -11,7 +11,6 @@ import typer
 from roibeam.pipelines.cli.analysis import attention_command, evaluate_command, probe_command
 from roibeam.pipelines.cli.collect import collect_app, download_command
 from roibeam.pipelines.cli.convert import convert_command
-from roibeam.pipelines.cli.data import data_app
 from roibeam.pipelines.cli.detector import detector_app
 from roibeam.pipelines.cli.developers import conformance_command, leaks_command, worker_pool_command
 from roibeam.pipelines.cli.extract import ExtractCommand, extract_command, look_command, progress_command
@@ -31,7 +30,7 @@ from roibeam.pipelines.cli.pretrain import pretrain_command
 from roibeam.pipelines.cli.recipes import recipes_command
 from roibeam.pipelines.cli.request_command import request_command
 from roibeam.pipelines.cli.store import store_app
-from roibeam.pipelines.cli.tables import tables_command
+from roibeam.pipelines.cli.tables import data_app, tables_command
 from roibeam.pipelines.cli.toyworld import toyworld_command
 from roibeam.pipelines.common.console.progress import configure_logging
 from roibeam.pipelines.common.console.request_options import argument

@@ -226,7 +226,7 @@ def _check_task(recipe: str, task: str) -> None:
 
 def _printed(recipe: str, ours: Mapping[str, float | None], split: str, *, in_folds: bool = False) -> list[str]:
     """Lines on what the paper has of a split, and what the measured percent is less it."""
-    from roibeam.pipelines.finetuning.recipes.commands import printed_figures
+    from roibeam.pipelines.cli.recipe_commands import printed_figures
 
     lines = [f"printed, of the recipe {recipe}, {split}:"]
     for measure, figures in printed_figures(recipe, split, in_folds=in_folds).items():

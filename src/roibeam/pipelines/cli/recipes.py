@@ -75,7 +75,7 @@ def recipes_command(
         given = " ".join(f"--{each} {value}" for each, value in asked.items() if value)
         raise ValueError(f"no recipe fits {given}; roibeam recipes lists all")
     if commands:
-        from roibeam.pipelines.finetuning.recipes.commands import commands_of
+        from roibeam.pipelines.cli.recipe_commands import commands_of
 
         echo_commands(commands_of(str(name)), None, as_json=as_json)
     elif as_json:

@@ -1,4 +1,4 @@
-"""`roibeam tables`: tables of the five papers, and the recipes that make their figures."""
+"""`roibeam tables | data check`: tables of the five papers, the recipes that make them, the data that they need."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import typer
 
 from roibeam.messages import plural
 from roibeam.pipelines.cli.command_exit import json_line
+from roibeam.pipelines.cli.help_pages import HelpedCommand, HelpedGroup
+from roibeam.pipelines.cli.request_command import request_command
 from roibeam.pipelines.common.console.request_options import INPUT, OUTPUT, SPEED, TRAINING, Json, argument, option
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
-    from roibeam.pipelines.common.statistics.paper_tables import PaperTable
-    from roibeam.pipelines.finetuning.paper_table_run import TableRequest
-    from roibeam.pipelines.finetuning.recipes.commands import Command
+    from roibeam.pipelines.cli.recipe_commands import Command
+    from roibeam.pipelines.cli.table_run import TableRequest
+    from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, PaperTable
 
 
 def tables_command(
@@ -57,13 +58,13 @@ def tables_command(
         roibeam tables vilbert-2 --data DATA --stores STORES --out out/
         roibeam tables interbert-2 --toy --out drill/
     """
-    from roibeam.pipelines.common.statistics.paper_tables import paper_table, paper_tables
+    from roibeam.pipelines.common.statistics.paper_figures import paper_table, paper_tables
 
     chosen = list(paper_tables().values()) if name is None else [paper_table(name)]
     if dry_run or out is not None:
         if name is None:
             raise ValueError("name the table to make; roibeam tables lists all")
-        from roibeam.pipelines.finetuning.paper_table_run import TableRequest, table_commands
+        from roibeam.pipelines.cli.table_run import TableRequest, table_commands
 
         if dry_run:
             echo_commands(table_commands(chosen[0], only, seeds).values(), data, as_json=as_json)
@@ -85,7 +86,7 @@ def tables_command(
 
 def echo_commands(commands: Collection[Command], data: Path | None, *, as_json: bool) -> None:
     """Prints commands, and below them, as comments of a shell, what they need."""
-    from roibeam.pipelines.finetuning.recipes.needs import needs_of
+    from roibeam.pipelines.cli.recipe_commands import needs_of
 
     needs = list(needs_of(commands, data))
     if as_json:
@@ -105,7 +106,7 @@ def _folders(
     table: PaperTable, data: Path | None, stores: Path | None, out: Path, only: Sequence[str], *, is_toy: bool
 ) -> tuple[Path, Path]:
     """DATA and STORES, which a drill draws."""
-    from roibeam.pipelines.finetuning.paper_table_run import table_commands
+    from roibeam.pipelines.cli.table_run import table_commands
 
     if is_toy:
         from roibeam.pipelines.toyworld.paper_files import write_paper_files
@@ -121,7 +122,7 @@ def _folders(
 
 
 def _make(request: TableRequest) -> None:
-    from roibeam.pipelines.finetuning.paper_table_run import TableRun
+    from roibeam.pipelines.cli.table_run import TableRun
 
     run = TableRun(request, typer.echo)
     run.check()
@@ -150,7 +151,7 @@ def _lines(table: PaperTable) -> Iterator[str]:
 
 
 def _made_by(figure: PaperFigure) -> str:
-    from roibeam.pipelines.finetuning.recipes.published import chain_of
+    from roibeam.pipelines.cli.recipe_commands import chain_of
 
     return " > ".join(chain_of(figure.recipe)) if figure.recipe else f"none: {figure.why}"
 
@@ -159,3 +160,43 @@ def _plain(table: PaperTable) -> dict[str, object]:
     return {"paper": table.paper, "place": table.place, "caption": table.caption} | {
         "figures": [asdict(each) for each in table.figures]
     }
+
+
+data_app = typer.Typer(cls=HelpedGroup, help="Official files of data sets.", rich_markup_mode=None)
+
+
+@data_app.command("check", cls=HelpedCommand)
+@request_command
+def check_command(
+    task: Annotated[str, argument("TASK", "As of `roibeam finetune`.")],
+    data: Annotated[Path, argument("DATA", "Folder with the official files of a data set.")],
+    as_json: Json = False,
+) -> None:
+    """Compares official files with the published counts.
+
+    For each split it tells rows, published rows, the first and the last id, and what is missing, cut or of another
+    version. It ends with 1 if a split that is there has another count, or if none is there.
+
+    Examples:
+        roibeam data check vqa vqa/
+        roibeam data check refcoco+ refcoco+/
+    """
+    from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
+    from roibeam.pipelines.finetuning.scored_tasks import check_data
+
+    named = NamedFiles()
+    named.need("DATA", data, FOLDER)
+    named.check()
+    found = check_data(task, data)
+    if as_json:
+        typer.echo(json_line({"splits": [each._asdict() for each in found]}))
+    else:
+        typer.echo(f"{'split':<16}{'rows':>12}{'published':>12}  first .. last")
+        for each in found:
+            rows = "-" if each.rows is None else f"{each.rows:,}"
+            published = "not known" if each.published is None else f"{each.published:,}"
+            told = each.fault or f"{each.first} .. {each.last}"
+            typer.echo(f"{each.split:<16}{rows:>12}{published:>12}  {told}")
+    there = [each for each in found if each.rows is not None]
+    if not there or any(each.fault for each in there):
+        raise typer.Exit(1)

@@ -2,7 +2,7 @@
 
     FOLDER/world, tasks, entities, perfect    the world, its tasks and the store of all that is in its pictures
     FOLDER/seen                               regions of some pictures by the toy detector, and features of whole ones
-    FOLDER/data, FOLDER/stores                links to them, named as in finetuning/recipes/commands.py
+    FOLDER/data, FOLDER/stores                links to them, named as in cli/recipe_commands.py
 
 Tasks of GLUE that the world does not draw have its pairs of texts, with labels that follow from them.
 """

@@ -1,12 +1,16 @@
-"""Figures of the papers, each once: `paper_figures.csv` beside this file, read when it is first needed.
+"""Figures and tables of the papers: `paper_figures.csv` beside this file, read when it is first needed.
 
 A figure that a paper prints twice is one line, whose table names both places. A later version and the README of a
-release are papers of their own.
+release are papers of their own. A table has a name: `vilbert-2` is Table 2 of ViLBERT's paper. What a paper prints in a
+section or footnote has a name of the same form: `interbert-section-3.6`.
 """
 
+from __future__ import annotations
+
 import csv
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -97,3 +101,125 @@ def _rows() -> Mapping[str, Mapping[str, list[PaperFigure]]]:
     for each in paper_figures():
         rows[each.paper][each.row].append(each)
     return MappingProxyType({paper: MappingProxyType(dict(found)) for paper, found in rows.items()})
+
+
+# VisualBERT's figures are those of its second paper, whose tables are not those of the first.
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "VL-BERT, version 1": "vlbert",
+        "VL-BERT, later version": "vlbert-later",
+        "ViLBERT": "vilbert",
+        "VisualBERT": "what-does-bert-with-vision-look-at",
+        "ImageBERT": "imagebert",
+        "InterBERT": "interbert",
+        "InterBERT, README.md": "interbert-readme",
+    }
+)
+_CAPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "vlbert-2": "comparison with other single models on VCR",
+        "vlbert-3": "comparison with other single models on VQA",
+        "vlbert-4": "comparison with other single models on RefCOCO+",
+        "vlbert-later": "base and large models on VCR, VQA and RefCOCO+",
+        "vilbert-1": "transfer to four tasks, and the single-stream baseline",
+        "vilbert-2": "depth: number of co-attention layers",
+        "vilbert-3": "share of the captions in pre-training",
+        "what-does-bert-with-vision-look-at-1": "overview of the four benchmarks",
+        "what-does-bert-with-vision-look-at-2": "best heads that ground dependency relationships",
+        "what-does-bert-with-vision-look-at-3": "VQA",
+        "what-does-bert-with-vision-look-at-4": "VCR",
+        "what-does-bert-with-vision-look-at-5": "NLVR2",
+        "what-does-bert-with-vision-look-at-6": "Flickr30k Entities",
+        "what-does-bert-with-vision-look-at-7": "ablations on NLVR2",
+        "what-does-bert-with-vision-look-at-footnote-3": "features of a fixed ResNet-50 on VCR",
+        "what-does-bert-with-vision-look-at-footnote-4": "number of proposals on NLVR2",
+        "what-does-bert-with-vision-look-at-section-3.1": "best head that grounds entities",
+        "imagebert-1": "zero-shot retrieval",
+        "imagebert-2": "retrieval after fine-tuning",
+        "imagebert-3": "data sets of pre-training, zero-shot",
+        "imagebert-4": "global feature, losses, number of regions",
+        "imagebert-section-1": "LAIT: pairs",
+        "imagebert-section-3": "LAIT: words of a text",
+        "interbert-1": "retrieval, zero-shot retrieval and VCR",
+        "interbert-2": "masked groups, on VCR",
+        "interbert-3": "GLUE",
+        "interbert-4": "data sets of pre-training: counts",
+        "interbert-5": "data sets of tasks: counts",
+        "interbert-section-3.5": "number of parameters",
+        "interbert-section-3.6": "pre-training without BERT's weights, on VCR",
+        "interbert-readme": "results of the released weights",
+    }
+)
+_PLACE = re.compile(
+    r"Tables? (?P<first>\d+)(?: (?P<link>to|and) (?P<last>\d+))?|(?P<kind>footnote|section) (?P<at>[\d.]+)"
+)
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """
+    Attributes:
+        name: "vilbert-2".
+        paper: as `PaperFigure.paper`.
+        place: in the paper, "Table 2".
+        caption: what it compares, in our words.
+        figures: all that it prints, those of others too.
+    """
+
+    name: str
+    paper: str
+    place: str
+    caption: str
+    figures: tuple[PaperFigure, ...]
+
+    @property
+    def title(self) -> str:
+        """The place and its paper, "Table 2 of ViLBERT's paper"."""
+        return f"{self.place} of {self.paper.partition(', ')[0]}'s paper"
+
+    @property
+    def own(self) -> tuple[PaperFigure, ...]:
+        """The paper's own results."""
+        return tuple(each for each in self.figures if not each.quoted)
+
+
+@cache
+def paper_tables() -> Mapping[str, PaperTable]:
+    """All tables by name, in the order of the papers and their tables."""
+    figures: dict[str, list[PaperFigure]] = defaultdict(list)
+    places: dict[str, str] = {}
+    for figure in paper_figures():
+        for name, place in _tables_of(figure):
+            figures[name].append(figure)
+            places[name] = place
+    if figures.keys() != _CAPTIONS.keys():
+        raise ValueError(f"tables with a caption or with figures alone: {sorted(figures.keys() ^ _CAPTIONS.keys())}")
+    return MappingProxyType(
+        {
+            name: PaperTable(name, figures[name][0].paper, places[name], caption, tuple(figures[name]))
+            for name, caption in _CAPTIONS.items()
+        }
+    )
+
+
+def paper_table(name: str) -> PaperTable:
+    """Raises ValueError for an unknown name, with the near ones."""
+    tables = paper_tables()
+    if name not in tables:
+        raise ValueError(f"no table {name!r}: {name_hint(name, tables, listed_by='roibeam tables lists all')}")
+    return tables[name]
+
+
+def _tables_of(figure: PaperFigure) -> Iterator[tuple[str, str]]:
+    """Name and place of each table that prints a figure."""
+    prefix, is_in_none = _NAMES[figure.paper], True
+    for found in _PLACE.finditer(figure.table):
+        is_in_none = False
+        if found["kind"]:
+            yield f"{prefix}-{found['kind']}-{found['at']}", found[0]
+            continue
+        first, last = int(found["first"]), int(found["last"] or found["first"])
+        for number in range(first, last + 1) if found["link"] == "to" else dict.fromkeys((first, last)):
+            yield f"{prefix}-{number}", f"Table {number}"
+    if is_in_none:
+        yield prefix, figure.table

@@ -9,13 +9,12 @@ from typing import NamedTuple
 from roibeam.messages import name_hint
 from roibeam.pipelines.finetuning.recipes.interbert import INTERBERT_GLUE_RECIPES, INTERBERT_TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.retrieval import RETRIEVAL_RECIPES
-from roibeam.pipelines.finetuning.recipes.task_recipe import PARAMETERS, PRETRAINED, TaskRecipe
+from roibeam.pipelines.finetuning.recipes.task_recipe import PARAMETERS, TaskRecipe
 from roibeam.pipelines.finetuning.recipes.vilbert import VILBERT_TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.visualbert import VISUALBERT_TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.vlbert import VLBERT_TASK_RECIPES
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.finetuning.tasks.vqa_rules import NONE
-from roibeam.pipelines.pretraining.recipes.published import stages_before
 
 TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
     {
@@ -35,14 +34,6 @@ def task_recipe_named(name: str) -> TaskRecipe:
         listed = "roibeam recipes lists all; those of pre-training are for roibeam pretrain"
         raise ValueError(f"--recipe {name!r}: {name_hint(name, TASK_RECIPES, listed_by=listed)}")
     return TASK_RECIPES[name]
-
-
-def chain_of(name: str) -> list[str]:
-    """Recipes whose runs follow one another, that of this name last."""
-    recipe = TASK_RECIPES.get(name)
-    if recipe is None:
-        return [*stages_before(name), name]
-    return [*(chain_of(recipe.model) if recipe.start == PRETRAINED else []), name]
 
 
 CARD = "NVIDIA H200"
