@@ -388,8 +388,9 @@ def _checked(task: str, folder: Path, split: str, published: int | None) -> Spli
         less = plural(abs(found.rows - published), "row")
         fault = f"{less} fewer: cut" if found.rows < published else f"{less} more"
         fault += ", or another version"
-    files, ends = tuple(map(str, found.files)), [str(found.ids[place]) for place in (0, -1) if len(found.ids)]
-    return SplitCheck(split, found.rows, None if found.is_own else published, files, *ends, fault=fault)
+    first, last = (str(found.ids[0]), str(found.ids[-1])) if len(found.ids) else ("", "")
+    known = None if found.is_own else published
+    return SplitCheck(split, found.rows, known, tuple(map(str, found.files)), first, last, fault)
 
 
 logger = logging.getLogger(__name__)
