@@ -200,6 +200,16 @@ def test_a_blind_model_sees_nothing_of_an_image(system: str, kind: str) -> None:
     assert abs(seen[0].scores - seen[1].scores).max() > 1e-6
 
 
+def test_hidden_images_are_those_of_a_blind_model_in_training_too() -> None:
+    network, hidden = small_network("visualbert", LABEL), LayoutOptions(images="hidden")
+    made = batches(network, "visualbert", LABEL, options=hidden)
+    first, other = (made.batch([replace(groups(LABEL)[0], images=(name,))]).inputs for name in ("image-1", "image-5"))
+    assert not first.region_mask.any() and torch.equal(first.region_features, other.region_features)
+    assert batches(network, "visualbert", LABEL).batch(groups(LABEL)).inputs.region_mask.any()
+    with pytest.raises(ValueError, match="chooses among the regions"):
+        batches(small_network("visualbert", REGION), "visualbert", REGION, options=hidden)
+
+
 def test_most_regions_are_those_of_the_best_scores() -> None:
     network = small_network("vilbert", REGION)
     made = batches(network, "vilbert", REGION, options=LayoutOptions(max_regions=3))

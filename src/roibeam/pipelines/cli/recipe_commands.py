@@ -327,7 +327,8 @@ def _measures(name: str, seed: int) -> Iterator[Command]:
         return
     for on_coco in _data_sets(recipe):
         figures = [each for each in recipe.figures if (_ON_COCO in each.column) == on_coco]
-        for split in dict.fromkeys(map(_split_of, figures)):
+        usual = next(iter(SCORED_TASKS[recipe.task].splits))
+        for split in dict.fromkeys(map(_split_of, figures)) or [usual]:
             yield from _scores(name, recipe, on_coco, split, seed)
 
 

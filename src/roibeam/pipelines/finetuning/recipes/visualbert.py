@@ -13,11 +13,11 @@ from typing import Any
 
 from roibeam.pipelines.common.statistics.paper_figures import figures_of
 from roibeam.pipelines.data.feature_settings import Features
-from roibeam.pipelines.finetuning.recipes.task_recipe import LABELS_OPEN, TaskRecipe
-from roibeam.pipelines.finetuning.systems.options import BEFORE_SEP, LayoutOptions
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, LABELS_OPEN, TaskRecipe
+from roibeam.pipelines.finetuning.systems.options import BEFORE_SEP, HIDDEN, LayoutOptions
 from roibeam.pipelines.finetuning.tasks.language import EntitiesOptions
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options
-from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
+from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, RATIONALE, VcrOptions
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.training.step_policies import parted_settings
 
@@ -228,6 +228,28 @@ def _ablation(model: str, words: str, regions: int, row: str, *left_open: str) -
     )
 
 
+def _text_only(recipe: TaskRecipe) -> TaskRecipe:
+    """BERT on the text of a task, which no paper has as a row of its own."""
+    return replace(
+        recipe,
+        summary=f"{recipe.summary}; the text alone",
+        start=BERT,
+        options=replace(
+            recipe.options, **({"told_classes": False, "whole_region": False} if recipe.task == "vcr" else {})
+        ),
+        layout=replace(recipe.layout, images=HIDDEN),
+        figures=(),
+        **{name: () if name == "edges" else {} for name in ("encoder", "photos", "edges")},
+        end_to_end=False,
+        detector="",
+        left_open=(
+            "A row without a figure: no paper prints it. It tells how much of a task the text gives away. VisualBERT "
+            "without an image is BERT, and starts from its weights.",
+            *recipe.left_open,
+        ),
+    )
+
+
 def _runs() -> Iterator[tuple[str, TaskRecipe]]:
     for end in _VARIANTS:
         yield f"visualbert-vqa{end}", _variant(_VQA, end, "VQA")
@@ -252,6 +274,12 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
             "Footnote 4 does not say in which phases there are so many regions: in all three.",
         )
         yield f"visualbert-nlvr2-{regions}-regions", run
+    for name, recipe in (
+        ("vqa", _VQA),
+        ("nlvr2", _NLVR2),
+        *((f"vcr-{each}", _vcr(each)) for each in (ANSWER, RATIONALE)),
+    ):
+        yield f"visualbert-{name}-text-only", _text_only(recipe)
 
 
 VISUALBERT_TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(dict(_runs()))

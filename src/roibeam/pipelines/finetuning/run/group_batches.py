@@ -57,7 +57,7 @@ from roibeam.pipelines.finetuning.run.group_images import (
 )
 from roibeam.pipelines.finetuning.run.losses import TaskLoss, real_scores
 from roibeam.pipelines.finetuning.run.task_data import StorePair, bare_record
-from roibeam.pipelines.finetuning.systems.options import ALL, BEFORE_SEP, SHOWN, STORED, LayoutOptions
+from roibeam.pipelines.finetuning.systems.options import ALL, BEFORE_SEP, HIDDEN, SHOWN, STORED, LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import (
     OutputSpec,
     Pieces,
@@ -151,7 +151,9 @@ class GroupBatches:
         self._system, self._config, self._options, self._output = system, config, options, output
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
-        self._loss, self._blind, self._task = loss, blind, task
+        self._loss, self._blind, self._task = loss, blind or options.images == HIDDEN, task
+        if options.images == HIDDEN and output.form in (REGION, PHRASE):
+            raise ValueError("layout.images hidden: this task chooses among the regions of its image; show them")
         self._regions = RegionChoice(store, task, options)
         self._read: Reader = _no_record if store is None else reader(store)
         self._separator, self._mask_id = tokenizer.sep_id, tokenizer.mask_id

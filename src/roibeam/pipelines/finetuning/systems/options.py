@@ -40,6 +40,7 @@ BEST, IN_FILE = "best", "file"
 REGION_ORDERS = (BEST, IN_FILE)
 SHOWN, ALL, STORED = "shown", "all", "stored"
 WHOLE_IMAGES = (SHOWN, ALL, STORED)
+HIDDEN = "hidden"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class LayoutOptions:
         box_numbers: whether six numbers of its box stand behind each feature, as VisualBERT's release has them for
             Flickr30k; the model is as much wider.
         task_token: of a multi-task ViLBERT, the number of the token that stands for the task; -1 for none.
+        images: "shown", or "hidden" in training and predictions: what the text alone tells.
     """
 
     max_pieces: int = 0
@@ -70,7 +72,8 @@ class LayoutOptions:
     whole_image: str = SHOWN
     box_numbers: bool = False
     task_token: int = -1
+    images: str = SHOWN
 
     def __post_init__(self) -> None:
-        check_choices(self, cut=CUTS, region_order=REGION_ORDERS, whole_image=WHOLE_IMAGES)
+        check_choices(self, cut=CUTS, region_order=REGION_ORDERS, whole_image=WHOLE_IMAGES, images=(SHOWN, HIDDEN))
         check_least(self, max_pieces=0, max_regions=0)
