@@ -13,6 +13,8 @@ def test_a_cut_split_and_a_missing_one_are_named(roibeam: Cli, tmp_path: Path) -
     found = {line.split()[0]: line.split(maxsplit=3)[1:] for line in lines[1:]}
     assert found["dev"] == ["71", "71", "0 .. 70"] and found["test"] == ["146", "146", "0 .. 145"]
     assert found["train"][:2] == ["-", "635"] and "has no train.tsv" in found["train"][2]
+    (tmp_path / "WNLI" / "train.tsv").write_bytes(b"\xff\xfe")
+    assert roibeam("data", "check", "wnli", tmp_path).code == 1  # there, and cannot be read
     (tmp_path / "kept").rename(tmp_path / "WNLI" / "train.tsv")
     result = roibeam("data", "check", "wnli", tmp_path)
     assert result.code == 1 and "564 rows fewer: cut, or another version" in result.out
@@ -22,6 +24,7 @@ def test_tables_of_one_s_own_have_no_published_count(roibeam: Cli, tmp_path: Pat
     (tmp_path / "val.csv").write_text("id,image,question,answer\n7,a,what?,cat\n9,b,who?,dog\n")
     lines = ok(roibeam("data", "check", "vqa", tmp_path)).out.splitlines()
     assert [line.split(maxsplit=3)[1:] for line in lines if line.startswith("val ")] == [["2", "not", "known  7 .. 9"]]
+    assert [line.split()[0] for line in lines[1:]] == ["val", "train", "test"]
 
 
 def test_nothing_there_is_a_failure(roibeam: Cli, tmp_path: Path) -> None:

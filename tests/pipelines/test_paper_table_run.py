@@ -101,15 +101,18 @@ def test_what_is_made_is_not_made_again_and_a_server_s_figure_fills_its_cell(dri
     run.write()
     (row,) = rows(out)
     assert (row["ours"], row["ours less printed"]) == ("69.00", "-0.58")
-    told.write_text(json.dumps({"ROW: x": 1}))
-    with pytest.raises(ValueError, match="no cell 'ROW: x'"):
-        run.cells()
+    with pytest.raises(ValueError, match="by other words"):  # a table on other files, and no drill
+        TableRun(request(out, toy=False, weights="w"), print).check()
+    for given, words in (({"ROW: x": 1}, "no cell 'ROW: x'"), ({CELL: "69"}, "expected a figure in percent")):
+        told.write_text(json.dumps(given))
+        with pytest.raises(ValueError, match=words):
+            run.check()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "field, value, words",
-    [("recipe", "0" * 16, "its recipe has changed since"), ("words", ["score"], "by other words")],
+    [("digest", "0" * 16, "its recipe, a store or what it needs has changed"), ("words", ["score"], "by other words")],
 )
 def test_what_another_recipe_or_command_made_is_refused(
     drill: Path, tmp_path: Path, field: str, value: object, words: str
@@ -151,13 +154,13 @@ def test_a_cell_says_whether_the_printed_figure_lies_inside(tmp_path: Path) -> N
     shown = paper_table("vlbert-3")
     figure = shown.own[0]  # 69.58
     cells = [
-        Cell(figure, (69.0,), 68.0, 70.0), Cell(figure, (60.0, 62.0), 60.0, 62.0), Cell(figure, is_served=True),
+        Cell(figure, (69.0,), 68.0, 70.0), Cell(figure, (60.0, 62.0)), Cell(figure, is_served=True),
         Cell(figure),
     ]  # fmt: skip
     write_table(tmp_path, shown, cells, is_toy=False)
     found = [(row["ours"], row["95 % interval"], row["ours less printed"], row["printed is"]) for row in rows(tmp_path)]
     assert found == [
-        ("69.00", "68.00 .. 70.00", "-0.58", "inside"), ("61.00", "60.00 .. 62.00 of 2 seeds", "-8.58", "outside"),
+        ("69.00", "68.00 .. 70.00", "-0.58", "inside"), ("61.00", "sd 1.41 of 2 seeds", "-8.58", ""),
         ("for the test server", "", "", ""), ("", "", "", ""),
     ]  # fmt: skip
     assert "2 of 4 figures measured, 1 for a test server." in (tmp_path / "table.md").read_text()

@@ -16,8 +16,10 @@ from tiny_commands import Cli, ok
 
 from roibeam.pipelines.cli.commands import app
 from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, printed_figures, source_of
+from roibeam.pipelines.cli.table_run import table_commands
 from roibeam.pipelines.common.statistics.paper_figures import paper_figures, paper_tables
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
@@ -51,6 +53,37 @@ def test_tables_hold_what_the_papers_print_there() -> None:
     assert not any(name.startswith("visualbert") for name in counts)
     row = [each.printed for each in paper_tables()["vlbert-3"].own]
     assert row == ["69.58", "70.50", "70.83"]
+
+
+def test_what_a_command_names_is_there(commands: dict[str, dict[str, Command]]) -> None:
+    """Splits that the task has; weights where no start brings them along; all photos that a recipe's words name."""
+    for command in {each.key: each for made in commands.values() for each in made.values()}.values():
+        words = command.words
+        if words[0] == "score":
+            assert words[words.index("--split") + 1] in SCORED_TASKS[words[1]].splits, command
+        if words[0] in ("pretrain", "finetune") and "--end-to-end" in words:
+            start = (
+                words[words.index("--from-run" if words[0] == "pretrain" else "--from") + 1]
+                if "--from" in str(words)
+                else ""
+            )
+            brings = start.startswith("RUNS/") and RECIPES[start.removeprefix("RUNS/")].end_to_end
+            assert ("--weights" in words) != brings, command
+    three = commands["imagebert-lait-cc-sbu"]["run imagebert-lait-cc-sbu"]
+    assert three.words.count("--store") == 3
+    assert "val" in commands["visualbert-task-flickr"]["RUNS/visualbert-task-flickr-attention"].words
+    boxed = commands["visualbert-coco-vcr"]["run visualbert-coco-vcr"]
+    assert boxed.words.count("--store") == boxed.words.count("--captions") == 2
+
+
+@pytest.mark.parametrize("name", [name for name, each in paper_tables().items() if any(one.recipe for one in each.own)])
+def test_a_table_has_the_commands_that_its_cells_need_and_no_others(name: str) -> None:
+    made = table_commands(paper_tables()[name])
+    read = {source_of(each)[0] for each in paper_tables()[name].own if each.recipe}
+    needed = {need for each in made.values() for need in each.needs}
+    assert set(made) == (read | needed) - {""}
+    row = paper_tables()[name].own[0].row
+    assert set(table_commands(paper_tables()[name], [row])) <= set(made)
 
 
 def test_commands_come_after_what_they_need_and_one_key_is_one_command(
@@ -112,7 +145,7 @@ def test_the_dry_run_says_what_is_there_and_what_it_takes(roibeam: Cli, tmp_path
     lines = ok(roibeam("tables", "vilbert-2", "--dry-run", "--data", tmp_path)).out.splitlines()
     assert "#     there    vqa" in lines and "#     missing  coco" in lines
     assert [line for line in lines if "conceptual-captions-vilbert: at most" in line] == [
-        "#   conceptual-captions-vilbert: at most 457.114 GB, 3,100,000 photos of up to 36 regions"
+        "#   conceptual-captions-vilbert: at most 814.68 GB, 3,100,000 photos of up to 36 regions"
     ]
     assert any(re.fullmatch(r"#   RUNS/vilbert-vqa: [\d.]+ on one NVIDIA H200", line) for line in lines)
     assert "#   RUNS/vilbert: not measured" in lines

@@ -66,8 +66,6 @@ def finetune_command(request: FinetuneRequest, json: Json = False) -> None:
 
 def _print_result(result: FinetuneResult, recipe: str | None, *, as_json: bool) -> None:
     from roibeam.pipelines.cli.figure_table import origin_facts, origin_lines, run_folder_lines, task_lines
-    from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
-    from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 
     if as_json:
         typer.echo(json_line({**result.to_json(), **origin_facts(result.run_dir)}))
@@ -81,8 +79,8 @@ def _print_result(result: FinetuneResult, recipe: str | None, *, as_json: bool) 
         typer.echo("\n".join(task_lines(result.figures, result.last_evaluation if result.is_of_best else {})))
         if recipe is not None:
             ours = {each.name: None if each.value is None else 100 * each.value for each in result.figures}
-            split = next(iter(SCORED_TASKS[task_recipe_named(recipe).task].splits))
-            typer.echo("\n".join(_printed(recipe, ours, split)))
+            for line in (line for split in ("val", "dev", "dev_matched") for line in _printed(recipe, ours, split)):
+                typer.echo(line)
     if result.encoder is not None:
         from roibeam.pipelines.training.run_folder.run_summary import encoder_lines
 
@@ -234,7 +232,7 @@ def _printed(recipe: str, ours: Mapping[str, float | None], split: str, *, in_fo
         each = ", ".join(f"{one.printed} ({one.column}; {one.where})" for one in figures)
         less = "" if value is None or len(figures) > 1 else f"; ours less it {value - figures[0].value:+.2f}"
         lines.append(f"  {measure}: {each}{less}")
-    return lines if len(lines) > 1 else [f"{lines[0]} nothing"]
+    return lines if len(lines) > 1 else []
 
 
 def _table(score: Score, *, has_second: bool) -> list[str]:

@@ -11,6 +11,7 @@ RUNS/<recipe>                                    runs, predictions and scores
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -37,28 +38,28 @@ class Photos(NamedTuple):
     """Photos of a data set.
 
     Attributes:
-        told: its name in `Recipe.data`.
+        in_words: its name in `Recipe.data`.
         source: what `roibeam extract` reads, below DATA.
         captions: file of captions, below DATA; "" for none.
         table: file of URLs that `roibeam download` reads, below DATA; "" for photos that come as files.
     """
 
-    told: str
+    in_words: str
     source: str
     captions: str = ""
     table: str = ""
 
 
-def _downloaded(told: str, name: str, table: str) -> Photos:
+def _downloaded(in_words: str, name: str, table: str) -> Photos:
     local = f"{name}/photos/local.tsv"
-    return Photos(told, local, local, f"{name}/{table}")
+    return Photos(in_words, local, local, f"{name}/{table}")
 
 
 PHOTO_SETS: Mapping[str, Photos] = MappingProxyType(
     {
         "conceptual-captions": _downloaded("Conceptual Captions", "conceptual-captions", "Train_GCC-training.tsv"),
         "sbu": _downloaded("SBU Captions", "sbu", "sbu-captions-all.json"),
-        "conceptual-12m": _downloaded("LAIT", "conceptual-12m", "cc12m.tsv"),
+        "conceptual-12m": _downloaded("LAIT", "conceptual-12m", "sample.tsv"),
         "coco": Photos("COCO", "coco", "coco/dataset_coco.json"),
         "flickr30k": Photos("Flickr30k", "flickr30k", "flickr30k/dataset_flickr30k.json"),
         "vcr": Photos("VCR", "vcr/vcr1images"),
@@ -67,7 +68,7 @@ PHOTO_SETS: Mapping[str, Photos] = MappingProxyType(
 )
 # Behind the name of a run of retrieval on COCO, and of a search in its five parts; in columns of their figures.
 _COCO, _IN_FOLDS, _ON_COCO, _FIRST_THOUSAND = "-coco", "-in-folds", "COCO (", "COCO (1k)"
-ZERO_SHOT, AVERAGED = "zero-shot", "GLUE"
+ZERO_SHOT, AVERAGED, _VAL = "zero-shot", "GLUE", "-val2014"
 _QUESTIONS = "vqa/v2_OpenEnded_mscoco_train2014_questions.json", "vqa/v2_mscoco_train2014_annotations.json"
 # Photos and files of text that a pre-training on a task's own text reads, by the first words of `Recipe.data`.
 _TASK_TEXTS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
@@ -125,8 +126,8 @@ def photos_of(recipe: Recipe | TaskRecipe) -> tuple[str, ...]:
         return (_PHOTOS_OF_TASK[recipe.task],) if recipe.features is not None else ()
     if recipe.task_text:
         return (_task_text(recipe)[0],)
-    told = recipe.data.partition(";")[0]
-    return tuple(name for name, photos in PHOTO_SETS.items() if photos.told in told)
+    sets = re.sub(r"\(.*?\)", "", recipe.data).partition(";")[0]
+    return tuple(name for name, photos in PHOTO_SETS.items() if photos.in_words in sets)
 
 
 def _task_text(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
@@ -226,10 +227,14 @@ def _extractions(name: str, features: Features) -> Iterator[Command]:
         yield Command(needs[0], ("download", f"DATA/{photos.table}", f"DATA/{name}/photos"))
     for each in filter(None, (features, features.of_annotated)):
         yield _extraction(name, each, needs)
+        if each.boxes == "coco":  # a file of boxes for each part of COCO, and a store
+            part = _extraction(name, each, needs, _VAL)
+            words = (word.replace("instances_train2014", "instances_val2014") for word in part.words)
+            yield replace(part, words=tuple(words))
 
 
-def _extraction(name: str, features: Features, needs: tuple[str, ...]) -> Command:
-    store = store_of(name, features)
+def _extraction(name: str, features: Features, needs: tuple[str, ...], part: str = "") -> Command:
+    store = f"{store_of(name, features)}{part}"
     given = {PHOTOS: f"DATA/{PHOTO_SETS[name].source}", STORE: f"STORES/{store}"}
     words = [given.get(word, word) for word in shlex.split(replace(features, annotated="").commands[0])[1:]]
     if "--boxes" in words:
@@ -261,9 +266,10 @@ def _data_sets(recipe: TaskRecipe) -> list[bool]:
 
 def _pretraining(name: str, recipe: Recipe) -> Command:
     words, needs = ["pretrain", f"RUNS/{name}", "--recipe", name], list[str]()
-    for photos in photos_of(recipe):
-        assert recipe.features is not None
-        store = store_of(photos, recipe.features)
+    assert recipe.features is not None
+    own = [(photos, store_of(photos, recipe.features)) for photos in photos_of(recipe)]
+    own += [(photos, f"{store}{_VAL}") for photos, store in own if recipe.features.boxes == "coco"]
+    for photos, store in own:
         words += ["--store", f"STORES/{store}"]
         needs.append(f"store {store}")
         if not recipe.task_text:
@@ -274,11 +280,18 @@ def _pretraining(name: str, recipe: Recipe) -> Command:
         objects = ("vcr/vcr1images",) if recipe.task_text else tuple(map(_instances, ("train2014", "val2014")))
         words += [word for file in objects for word in ("--objects", f"DATA/{file}")]
     words += ["--text-corpus", "DATA/text/corpus.txt"] if recipe.text_corpus else []
-    words += ["--end-to-end", "--weights", WEIGHTS] if recipe.end_to_end else []
+    words += _end_to_end(recipe, recipe.after)
     if recipe.after:
         words += ["--from-run", f"RUNS/{recipe.after}"]
         needs.append(f"run {recipe.after}")
     return Command(f"run {name}", tuple(words), tuple(needs))
+
+
+def _end_to_end(recipe: Recipe | TaskRecipe, start: str) -> list[str]:
+    """Options of a run through the detector's network, whose weights a start of that kind brings along."""
+    if not recipe.end_to_end:
+        return []
+    return ["--end-to-end", *([] if start and RECIPES[start].end_to_end else ["--weights", WEIGHTS])]
 
 
 def _instances(split: str) -> str:
@@ -292,9 +305,10 @@ def _finetuning(name: str, recipe: TaskRecipe, on_coco: bool, seed: int) -> Comm
         words += ["--from", f"RUNS/{recipe.model}"]
         needs.append(f"run {recipe.model}")
     else:
-        words += ["--from", "none", *(["--from-bert", f"hf:{RECIPES[recipe.model].start}"] * (recipe.start == BERT))]
+        bert = f"hf:google-bert/{RECIPES[recipe.model].start}"
+        words += ["--from", "none", *(["--from-bert", bert] if recipe.start == BERT else [])]
     words += ["--data", _data_of(recipe, on_coco), *_stored(recipe, on_coco, needs)]
-    words += ["--end-to-end", "--weights", WEIGHTS] if recipe.end_to_end else []
+    words += _end_to_end(recipe, recipe.model if recipe.start == PRETRAINED else "")
     words += ["--seed", str(seed)] if seed else []
     return Command(f"run {run}", tuple(words), tuple(needs))
 
@@ -326,7 +340,8 @@ def _measures(name: str, seed: int) -> Iterator[Command]:
         yield from _zero_shot(name, RECIPES[name])
         return
     for on_coco in _data_sets(recipe):
-        figures = [each for each in recipe.figures if (_ON_COCO in each.column) == on_coco]
+        own = (each for each in recipe.figures if each.task != AVERAGED)
+        figures = [each for each in own if (_ON_COCO in each.column) == on_coco]
         usual = next(iter(SCORED_TASKS[recipe.task].splits))
         for split in dict.fromkeys(map(_split_of, figures)) or [usual]:
             yield from _scores(name, recipe, on_coco, split, seed)
@@ -334,7 +349,8 @@ def _measures(name: str, seed: int) -> Iterator[Command]:
 
 def _split_of(figure: PaperFigure) -> str:
     parts = figure.column.split(", ")
-    return next((_SPLITS[part] for part in parts if part in _SPLITS), "test")
+    split = next((_SPLITS[part] for part in parts if part in _SPLITS), "test")
+    return "val" if (parts[0], split) == ("Flickr30k Entities", "dev") else split
 
 
 def _scores(name: str, recipe: TaskRecipe, on_coco: bool, split: str, seed: int) -> Iterator[Command]:
@@ -346,7 +362,9 @@ def _scores(name: str, recipe: TaskRecipe, on_coco: bool, split: str, seed: int)
     asked = [f"RUNS/{run}" for run in runs]
     yield Command(out, ("predict", *asked, "--data", data, *stored, *at, "--out", out), tuple(needs))
     served = recipe.task in ("vqa", "vcr") and split.startswith("test")
-    score = ("score", recipe.task, out, "--data", data, *at, *(["--check"] * served))
+    box_rule = getattr(recipe.options, "box_rule", "refer")
+    rules = ("--rules", box_rule) if box_rule != "refer" else ()
+    score = ("score", recipe.task, out, "--data", data, *at, *(["--check"] * served), *rules)
     yield Command(f"score of {out}", score, (out,))
     if on_coco:  # the 1k test is five parts of the 5k one
         yield Command(f"score of {out}{_IN_FOLDS}", (*score, "--rules", FIVE_FOLDS), (out,))
@@ -378,7 +396,7 @@ def _zero_shot(name: str, recipe: Recipe) -> Iterator[Command]:
     if any("grounding" in column for column in asked):
         yield from _extractions("flickr30k", features)
         store, out = store_of("flickr30k", features), f"RUNS/{name}-attention"
-        entities = ("--entities", "DATA/flickr30k-entities", "--parses", "spacy", "--out", out)
+        entities = ("--entities", "DATA/flickr30k-entities", "--split", "val", "--parses", "spacy", "--out", out)
         given = ("--store", f"STORES/{store}", *entities)
         yield Command(out, ("attention", f"RUNS/{name}", *given), (f"run {name}", f"store {store}"))
 
@@ -388,7 +406,7 @@ _SETS: Mapping[str, str] = MappingProxyType(
     {
         "conceptual-captions": "Conceptual Captions, Google: 3,318,333 captions with URLs, 3.1 million alive",
         "sbu": "SBU Captions, Stony Brook University: 1,000,000 captions with URLs, about 860,000 usable",
-        "conceptual-12m": "Conceptual 12M, Google, in place of LAIT, which was never released",
+        "conceptual-12m": "Conceptual 12M, Google, in place of LAIT: shuf -n 3000000 cc12m.tsv > sample.tsv",
         "coco": "COCO, cocodataset.org: 82,783, 40,504 photos, 81,434 of test2015; Karpathy's file: 113,287, 5,000 x 2",
         "flickr30k": "Flickr30k, University of Illinois; Karpathy's file: 29,000, 1,014, 1,000 photos, 5 captions each",
         "flickr30k-entities": "Flickr30k Entities, University of Illinois: 29,783, 1,000, 1,000 photos, 275,775 boxes",
@@ -428,7 +446,7 @@ def needs_of(commands: Iterable[Command], data: Path | None) -> Iterator[str]:
             if file.partition("/")[0] == name and file not in made and not file.endswith("/photos"):
                 there = "" if data is None else "there    " if (data / file).exists() else "missing  "
                 yield f"    {there}{file}"
-    yield "stores, of float16 features:"
+    yield "stores, of float16 features and class scores:"
     yield from (f"  {line}" for each in commands if (line := _room(each)))
     yield "GPU hours of steps:"
     for each in commands:
@@ -448,5 +466,5 @@ def _room(command: Command) -> str:
     config, selection = CONFIGS.get(features.detector), SELECTIONS.get(features.selection)
     if photos is None or config is None or selection is None:
         return f"{name}: not known before"
-    size = photos * selection.max_regions * config.feature_dim * 2
+    size = photos * selection.max_regions * (config.feature_dim + config.num_classes + 1) * 2
     return f"{name}: at most {byte_count(size)}, {photos:,} photos of up to {selection.max_regions} regions"

@@ -34,17 +34,21 @@ if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 
 
+def _filter(help: str, value: str) -> Any:
+    return option(help, value, QUESTION, default="all")
+
+
 def recipes_command(
     name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
     commands: Annotated[bool, option(
         "With NAME: what to type, from downloads to the figures; DATA, STORES, RUNS and WEIGHTS are yours to fill in.",
         "", QUESTION,
     )] = False,
-    paper: Annotated[str, option("Only those with a figure of this paper, such as ViLBERT.", "PAPER", QUESTION)] = "",
-    task: Annotated[str, option("Only those of this task; pretraining for none.", "TASK", QUESTION)] = "",
-    system: Annotated[str, option("Only those of this system.", "SYSTEM", QUESTION)] = "",
-    figure: Annotated[str, option("Only those that print this figure, such as 71.79.", "FIGURE", QUESTION)] = "",
-    word: Annotated[str, option("Only those with this word in name, summary, source or data.", "WORD", QUESTION)] = "",
+    paper: Annotated[str, _filter("Only those with a figure of this paper, such as ViLBERT.", "PAPER")] = "",
+    task: Annotated[str, _filter("Only those of this task; pretraining for none.", "TASK")] = "",
+    system: Annotated[str, _filter("Only those of this system.", "SYSTEM")] = "",
+    figure: Annotated[str, _filter("Only those that print this figure, such as 71.79.", "FIGURE")] = "",
+    word: Annotated[str, _filter("Only those with this word in name, summary, source or data.", "WORD")] = "",
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Lists the published training runs that can be repeated.
@@ -100,7 +104,7 @@ def _fits(
     return (
         (not paper or any(each.paper.lower().startswith(paper.lower()) for each in recipe.figures))
         and task in ("", of_task)
-        and (not system or recipe.system.startswith(system))
+        and recipe.system.replace("-", "").startswith(system.lower().replace("-", ""))
         and (not figure or any(each.printed == figure for each in recipe.figures))
         and word.lower() in text.lower()
     )

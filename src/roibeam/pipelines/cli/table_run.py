@@ -1,7 +1,7 @@
 """The runs of a paper's table, and the table with printed and measured figures side by side.
 
     OUT/runs/<recipe>                runs, predictions
-    OUT/made/<what>.json             a command that ended: its words, its recipe's digest, seconds, what it printed
+    OUT/made/<what>.json             a command that is done: its words, a digest of its recipe and of what it needs
     OUT/logs/<what>.log
     OUT/table.md  table.csv  table.html
 
@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,7 +44,8 @@ RUN_HERE = ("pretrain", "finetune", "predict", "score", "evaluate", "attention")
 _TRAINED = ("pretrain", "finetune", "predict")  # which torchrun can start on several processes
 _PLACE = re.compile(r"(.*=|)(DATA|STORES|RUNS)/(.*)")
 _WAIT = 5.0  # seconds between two looks for what other parts make
-_AVERAGE, HEADS = "average of the eight", "best head"
+_AVERAGE, HEADS, ENTITY = "average of the eight", "best head", "entity"
+_TOY_WIDTH = 512  # of the toy detector's features
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,18 @@ def table_commands(table: PaperTable, only: Sequence[str] = (), seeds: int = 1) 
     for row in only:
         if row not in rows:
             raise ValueError(f"{table.name} has no row {row!r}: {name_hint(row, rows)}")
-    recipes = dict.fromkeys(each.recipe for each in table.own if each.recipe and (not only or each.row in only))
-    made = (each for name in recipes for seed in range(seeds) for each in commands_of(name, seed))
-    found: dict[str, Command] = {}
-    for command in made:
-        found.setdefault(command.key, command)
-    return found
+    chosen = [each for each in table.own if each.recipe and (not only or each.row in only)]
+    if not chosen:
+        whys = ", ".join(dict.fromkeys(each.why for each in table.own if each.why))
+        raise ValueError(f"{table.name}: no command makes its figures: {whys or 'it has no results of its own'}")
+    every: dict[str, Command] = {}
+    for name in dict.fromkeys(each.recipe for each in chosen):
+        for command in (each for seed in range(seeds) for each in commands_of(name, seed)):
+            every.setdefault(command.key, command)
+    wanted = {key for each in chosen for seed in range(seeds) if (key := source_of(each, seed)[0])}
+    while more := {need for key in wanted for need in every[key].needs} - wanted:
+        wanted |= more
+    return {key: each for key, each in every.items() if key in wanted}
 
 
 class TableRun:
@@ -99,14 +106,12 @@ class TableRun:
         self.table = paper_table(request.name)
         every = table_commands(self.table, request.only, request.seeds)
         self.commands = {key: each for key, each in every.items() if each.words[0] in RUN_HERE}
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._is_stopping = False
 
     def check(self) -> None:
         """Raises ValueError naming folders that are missing, or commands that were made by another request."""
         request, named = self.request, NamedFiles()
-        if not self.commands:
-            whys = ", ".join(dict.fromkeys(each.why for each in self.table.own if each.why))
-            named.refuse(f"{request.name}: no command makes its figures: {whys or 'it has none of its own'}")
         named.need("--data", request.data, FOLDER)
         if named.need("--stores", request.stores, FOLDER):
             for store in sorted({need for each in self.commands.values() for need in each.needs}):
@@ -115,12 +120,15 @@ class TableRun:
         if not (request.weights or request.toy) and any(WEIGHTS in each.words for each in self.commands.values()):
             named.refuse("--weights: runs of this table go through the detector's network; name its file of weights")
         named.check()
+        self.cells()
         for each in self.commands.values():
             self._has(each.key)
 
     def run(self) -> list[Path]:
         """Runs what is missing and of this part; returns the logs of those that failed."""
         missing = {each.key: each for each in self.mine() if not self._has(each.key)}
+        for key in missing:
+            self._made(key, "failed").unlink(missing_ok=True)
         going: dict[Future[int], Command] = {}
         failed: list[Path] = []
         is_told = False
@@ -131,6 +139,11 @@ class TableRun:
                     for each in ready[: self.request.jobs - len(going)]:
                         going[pool.submit(self._make, missing.pop(each.key))] = each
                     if not going:
+                        needed = {need for each in missing.values() for need in each.needs} - missing.keys()
+                        if lost := [need for need in sorted(needed) if self._made(need, "failed").exists()]:
+                            self.tell(f"{lost[0]} failed in another part; what needs it is left out")
+                            missing = _without(missing, lost[0])
+                            continue
                         if not is_told:
                             self.tell(f"waiting for other parts, which make what {next(iter(missing))} needs")
                         is_told = True
@@ -142,7 +155,8 @@ class TableRun:
                             missing = _without(missing, command.key)
                         self.write()
             except BaseException:
-                for process in self._running:
+                self._is_stopping = True
+                for process in list(self._running):
                     process.send_signal(signal.SIGINT)
                 raise
         return failed
@@ -164,42 +178,69 @@ class TableRun:
         """Whether a command is done. Raises ValueError for one that was made by other words, or an older recipe."""
         if key not in self.commands or not self._made(key).exists():
             return key not in self.commands
-        command, found = self.commands[key], read_json_object(self._made(key))
-        if (found.get("words"), found.get("recipe")) != (list(command.words), _recipe_digest(command)):
-            other = "its recipe has changed since" if found.get("words") == list(command.words) else "by other words"
+        words, found = self._words(self.commands[key]), read_json_object(self._made(key))
+        if (found.get("words"), found.get("digest")) != (words, self._digest(key)):
+            other = (
+                "its recipe, a store or what it needs has changed" if found.get("words") == words else "by other words"
+            )
             raise ValueError(
                 f"{self.request.out} has {key!r}, but {other}; choose a new --out, or remove {self._made(key)} and "
                 f"what it made"
             )
         return True
 
+    @cache  # noqa: B019
+    def _digest(self, key: str) -> str:
+        """Of the settings of a command's recipe, and of all that it needs, stores too."""
+        if key not in self.commands:
+            manifest = self.request.stores / key.removeprefix("store ") / "manifest.json"
+            return hashlib.sha256(manifest.read_bytes() if manifest.is_file() else b"").hexdigest()[:16]
+        command, settings = self.commands[key], ""
+        if "--recipe" in command.words:
+            name = command.words[command.words.index("--recipe") + 1]
+            recipe: Any = TASK_RECIPES.get(name) or RECIPES[name]
+            settings = repr(replace(recipe, summary="", source="", left_open=(), figures=()))
+        return hashlib.sha256(repr([settings, *map(self._digest, command.needs)]).encode()).hexdigest()[:16]
+
     def _make(self, command: Command) -> int:
         """Runs a command; returns its exit code."""
+        if self._is_stopping:
+            return 1
         request, log = self.request, self._log(command)
-        words, begun = list(map(self._filled, _toy(command) if request.toy else command.words)), time.monotonic()
+        words, begun = self._words(command), time.monotonic()
         if command.words[0] in ("evaluate", "attention"):  # what was begun is not gone on with
             shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
         start = [sys.executable, "-m", "roibeam"]
         if request.processes > 1 and command.words[0] in _TRAINED:
-            start = ["torchrun", "--nproc-per-node", str(request.processes), "-m", "roibeam"]
+            launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(request.processes))
+            start = [sys.executable, *launcher, "-m", "roibeam"]
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as out:
             out.write(f"{shlex.join(('roibeam', *words))}\n")
             out.flush()
-            told = subprocess.PIPE if command.words[0] == "score" else out
-            process = subprocess.Popen([*start, *words, *(["--json"] * (told != out))], stdout=told, stderr=out)
-            self._running.add(process)
+            is_score = command.words[0] == "score"
+            words_too = [*words, *(["--json"] * is_score)]
+            process = subprocess.Popen([*start, *words_too], stdout=subprocess.PIPE if is_score else out, stderr=out)
+            self._running.append(process)
             try:
                 answer, _ = process.communicate()
             finally:
-                self._running.discard(process)
-        if not process.returncode:
-            made: dict[str, Any] = {"words": list(command.words), "recipe": _recipe_digest(command)}
-            made |= {"seconds": round(time.monotonic() - begun, 1), "told": json.loads(answer) if answer else None}
-            self._made(command.key).parent.mkdir(parents=True, exist_ok=True)
+                self._running.remove(process)
+                with log.with_suffix(".seconds").open("a", encoding="utf-8") as spent:
+                    spent.write(f"{time.monotonic() - begun:.1f}\n")
+        self._made(command.key).parent.mkdir(parents=True, exist_ok=True)
+        if process.returncode:
+            self._made(command.key, "failed").touch()
+        else:
+            answered = json.loads(answer) if answer else None
+            made = {"words": words, "digest": self._digest(command.key), "answer": answered}
             write_json_atomically(self._made(command.key), made)
         self.tell(f"{command.key}: {'failed, see ' + str(log) if process.returncode else 'done'}")
         return process.returncode
+
+    def _words(self, command: Command) -> list[str]:
+        """A command as it is run."""
+        return list(map(self._filled, _toy(command) if self.request.toy else command.words))
 
     def _filled(self, word: str) -> str:
         """A word with the folders of the request in place of DATA, STORES, RUNS and WEIGHTS."""
@@ -212,8 +253,8 @@ class TableRun:
     def _log(self, command: Command) -> Path:
         return self.request.out / "logs" / f"{_file_name(command.key)}.log"
 
-    def _made(self, key: str) -> Path:
-        return self.request.out / "made" / f"{_file_name(key)}.json"
+    def _made(self, key: str, suffix: str = "json") -> Path:
+        return self.request.out / "made" / f"{_file_name(key)}.{suffix}"
 
     def write(self) -> None:
         write_table(self.request.out, self.table, self.cells(), is_toy=self.request.toy)
@@ -221,12 +262,18 @@ class TableRun:
     def cells(self) -> list[Cell]:
         """Cells of the table's own figures, in order."""
         scored = {} if self.request.scored is None else read_json_object(self.request.scored)
+        names = [Cell(each).name for each in self.table.own if not each.column.endswith(HEADS)]
+        for name, percent in scored.items():
+            if name not in names:
+                raise ValueError(f"{self.request.scored}: no cell {name!r}: {name_hint(name, names)}")
+            if not isinstance(percent, int | float) or not math.isfinite(percent):
+                raise ValueError(f"{self.request.scored}: {name!r} has {percent!r}; expected a figure in percent")
         found = [self._cell(each) for each in self.table.own if not self.request.only or each.row in self.request.only]
-        names = [each.name for each in found]
-        if unknown := sorted(scored.keys() - set(names)):
-            raise ValueError(f"{self.request.scored}: no cell {unknown[0]!r}: {name_hint(unknown[0], names)}")
-        told = [replace(each, values=(float(scored[each.name]),)) if each.name in scored else each for each in found]
-        return list(map(partial(_averaged, told), told))
+        known = [
+            replace(each, values=(scored[each.name],), low=None, high=None) if each.name in scored else each
+            for each in found
+        ]
+        return list(map(partial(_averaged, known), known))
 
     def _cell(self, figure: PaperFigure) -> Cell:
         key, measure = source_of(figure) if figure.recipe else ("", "")
@@ -235,16 +282,16 @@ class TableRun:
         of_task = figure.recipe in TASK_RECIPES
         each = [self._measured(*source_of(figure, seed)) for seed in range(self.request.seeds if of_task else 1)]
         known = [found for found in each if found is not None]
-        facts: dict[str, Any] = {"seconds": sum(self._seconds(need) for need in self._needs(key))}
+        keys = {source_of(figure, seed)[0] for seed in range(self.request.seeds)} if of_task else {key}
+        needed = set[str]().union(*map(self._needs, keys))
+        facts: dict[str, Any] = {"seconds": sum(map(self._seconds, needed))}
         facts["is_served"] = "--check" in self.commands[key].words
         if known and measure.endswith(HEADS):
             return Cell(figure, words="{layer}-{head}".format(**known[0]), **facts)
         values = tuple(100 * found["value"] for found in known)
-        ends = [found[name] for found in known[:1] for name in ("low", "high")]
-        low, high = (
-            (min(values), max(values)) if len(values) > 1 else [each and 100 * each for each in ends] or (None, None)
-        )
-        return Cell(figure, values, low, high, **facts)
+        if len(known) == 1 and known[0]["low"] is not None:
+            facts |= {name: 100 * known[0][name] for name in ("low", "high")}
+        return Cell(figure, values, **facts)
 
     def _measured(self, key: str, measure: str) -> Mapping[str, Any] | None:
         """Value, low and high, 0..1; None for what is not known."""
@@ -252,7 +299,7 @@ class TableRun:
             return None
         words = self.commands[key].words
         if words[0] == "score":
-            figures = read_json_object(self._made(key))["told"].get("figures", ())
+            figures = read_json_object(self._made(key))["answer"].get("figures", ())
             found = next((each for each in figures if each["name"] == measure), None)
         elif words[0] == "evaluate":
             found = read_json_object(Path(self._filled(key)) / "results.json")["figures"].get(measure)
@@ -267,30 +314,35 @@ class TableRun:
         return {key}.union(*map(self._needs, self.commands[key].needs))
 
     def _seconds(self, key: str) -> float:
-        return float(read_json_object(self._made(key))["seconds"]) if self._made(key).exists() else 0.0
+        spent = self.request.out / "logs" / f"{_file_name(key)}.seconds"
+        return sum(map(float, spent.read_text("utf-8").split())) if spent.exists() else 0.0
 
 
 def _toy(command: Command) -> tuple[str, ...]:
     """The words of a command on a toy world: small models, the world's vocabulary, no weights to start from."""
     words, kind = command.words, command.words[0]
-    photos = "DATA/vcr/vcr1images" if "vcr" in words else "DATA/photos"
+    run = re.sub(r"(-coco)?(-seed-\d+)?$", "", words[1].removeprefix("RUNS/"))
+    recipe = TASK_RECIPES.get(run) or RECIPES.get(run)
     for option, others in (
-        ("--weights", ("--photos", photos)),
-        ("--parses", ("--parses", "DATA/flickr30k-entities/parses.conll")),
-        ("--from-bert", ()),
-    ):
+        ("--weights", ()), ("--from-bert", ()), ("--parses", ("--parses", "DATA/flickr30k-entities/parses.conll")),
+    ):  # fmt: skip
         if option in words:
             place = words.index(option)
             words = (*words[:place], *others, *words[place + 2 :])
+    if kind in _TRAINED and recipe is not None and recipe.end_to_end:
+        of_vcr = any("vcr" in word for word in words[2:])
+        words = (*words, "--photos", "DATA/vcr/vcr1images" if of_vcr else "DATA/photos")
     if kind not in ("pretrain", "finetune"):
         return words
     words = (*words, "--toy", *(() if "--from-run" in words else ("--tokenizer", "DATA/vocab.txt")))
-    names = "object_names=DATA/vcr/object_names.txt"
-    if "--objects" in words:
-        # The perfect store does not say that its boxes were given.
-        settings = (names, "aligned_words=none", "shown_boxes=all")
-        words = (*words, *(word for each in settings for word in ("--set", f"sampling.{each}")))
-    return (*words, "--set", f"vcr.{names}") if kind == "finetune" and "vcr" in words else words
+    names, settings = "object_names=DATA/vcr/object_names.txt", list[str]()
+    if "--objects" in words:  # the perfect store does not say that its boxes were given
+        settings += [f"sampling.{each}" for each in (names, "aligned_words=none", "shown_boxes=all")]
+    if kind == "finetune" and "vcr" in words:
+        settings.append(f"vcr.{names}")
+    if kind == "pretrain" and any(word.endswith("-resnet152-of-photo") for word in words):
+        settings.append(f"model.global_feature_size={_TOY_WIDTH}")
+    return (*words, *(word for each in settings for word in ("--set", each)))
 
 
 def _without(missing: Mapping[str, Command], key: str) -> dict[str, Command]:
@@ -300,13 +352,6 @@ def _without(missing: Mapping[str, Command], key: str) -> dict[str, Command]:
         if lost & set(each.needs):
             lost.add(each.key)
     return {name: each for name, each in missing.items() if name not in lost}
-
-
-def _recipe_digest(command: Command) -> str:
-    if "--recipe" not in command.words:
-        return ""
-    name = command.words[command.words.index("--recipe") + 1]
-    return hashlib.sha256(repr(TASK_RECIPES.get(name) or RECIPES[name]).encode()).hexdigest()[:16]
 
 
 def _file_name(key: str) -> str:
@@ -320,6 +365,10 @@ def _of_heads(found: Mapping[str, Any], measure: str) -> Mapping[str, Any] | Non
     population = next((each for each in found["populations"] if relation in map(each.get, names)), None)
     if population is None:
         return None
+    if relation == ENTITY and kind != "baseline":  # the paper's is the best of all heads, active or not
+        best: dict[str, int] = population["best_of_all_heads"]
+        value = population["accuracy"][best["layer"] - 1][best["head"] - 1]
+        return {**best, "value": value, "low": None, "high": None}
     return cast("Mapping[str, Any]", population["baseline" if kind == "baseline" else "best_head"])
 
 
@@ -335,7 +384,9 @@ def _averaged(cells: Sequence[Cell], cell: Cell) -> Cell:
     return cell if math.isnan(mean) else replace(cell, values=(mean,))
 
 
-HEAD = ("row", "column", "printed", "ours", "95 % interval", "ours less printed", "printed is", "hours", "recipes")
+HEAD = (
+    "row", "column", "printed", "ours", "95 % interval", "ours less printed", "printed is", "hours", "recipes",
+)  # fmt: skip
 DRILL = Banner("A drill.", "Small models on drawn pictures: that all commands run is shown, the figures mean nothing.")
 
 
@@ -345,7 +396,7 @@ class Cell:
 
     Attributes:
         values: in percent, by seed; empty where nothing is known yet.
-        low, high: 95 % interval over images, of one seed; the lowest and highest value of several.
+        low, high: 95 % interval over images, of one seed.
         words: what came out, of a figure that is no number.
         is_served: whether a test server tells it.
         seconds: of the commands that it needs, shared ones too.
@@ -377,9 +428,10 @@ class Cell:
             missing = "for the test server" if self.is_served else "" if figure.recipe else "no command"
             return [*start, self.words or missing, "", "", "", hours, recipes]
         interval, inside = "", ""
-        if self.low is not None and self.high is not None:
-            of_seeds = f" of {plural(len(self.values), 'seed')}" if len(self.values) > 1 else ""
-            interval = f"{self.low:.2f} .. {self.high:.2f}{of_seeds}"
+        if len(self.values) > 1:
+            interval = f"sd {statistics.stdev(self.values):.2f} of {len(self.values)} seeds"
+        elif self.low is not None and self.high is not None:
+            interval = f"{self.low:.2f} .. {self.high:.2f}"
             inside = "inside" if self.low <= figure.value <= self.high else "outside"
         return [*start, f"{mean:.2f}", interval, f"{mean - figure.value:+.2f}", inside, hours, recipes]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,14 +32,16 @@ def tables_command(
         "Folder of the official files, each data set in a folder of its own; --dry-run names them.", "DIR", INPUT,
     )] = None,
     stores: Annotated[Path | None, option("Folder of the stores; --dry-run names them.", "DIR", INPUT)] = None,
-    weights: Annotated[str, option("Weights of the detector, for runs that go through it.", "FILE", INPUT)] = "",
+    weights: Annotated[str, option(
+        "Weights of the detector, for runs that go through it.", "FILE", INPUT, default="none",
+    )] = "",
     scored: Annotated[Path | None, option(
         "Figures that a test server told, in percent: JSON of {\"row: column\": figure}.", "FILE", INPUT,
     )] = None,
     only: Annotated[tuple[str, ...], option("Only this row; may be given again.", "ROW", TRAINING)] = (),
     seeds: Annotated[int, option("Runs of each recipe of a task.", "N", TRAINING, min=1)] = 1,
     toy: Annotated[bool, option("Small models on drawn pictures: a drill of all commands.", "", TRAINING)] = False,
-    jobs: Annotated[int, option("Commands at once.", "N", SPEED, min=1)] = 1,
+    jobs: Annotated[int, option("Commands at once, on one device.", "N", SPEED, min=1)] = 1,
     processes: Annotated[int, option("Processes of each training, by torchrun.", "N", SPEED, min=1)] = 1,
     part: Annotated[str, option(
         "Only this part of the runs, such as 2/8; each part is started by itself, on one shared folder.", "I/N", SPEED,
@@ -60,7 +64,9 @@ def tables_command(
     """
     from roibeam.pipelines.common.statistics.paper_figures import paper_table, paper_tables
 
-    chosen = list(paper_tables().values()) if name is None else [paper_table(name)]
+    chosen, its_part = list(paper_tables().values()) if name is None else [paper_table(name)], _part(part)
+    if out is None and (toy or (not dry_run and (data or stores or only or seeds > 1 or scored))):
+        raise ValueError("--out is missing: the folder of runs and table; or --dry-run, to see what would be typed")
     if dry_run or out is not None:
         if name is None:
             raise ValueError("name the table to make; roibeam tables lists all")
@@ -72,8 +78,8 @@ def tables_command(
         assert out is not None
         _make(TableRequest(
             name, *_folders(chosen[0], data, stores, out, only, is_toy=toy), out, weights, only, seeds, jobs,
-            _part(part), processes, scored, toy,
-        ))  # fmt: skip
+            its_part, processes, scored, toy,
+        ), as_json=as_json)  # fmt: skip
     elif as_json:
         typer.echo(json_line({each.name: _plain(each) for each in chosen}, event="tables"))
     elif name is None:
@@ -121,16 +127,20 @@ def _folders(
     return data, stores
 
 
-def _make(request: TableRequest) -> None:
-    from roibeam.pipelines.cli.table_run import TableRun
+def _make(request: TableRequest, *, as_json: bool) -> None:
+    from roibeam.pipelines.cli.table_run import HEAD, TableRun
 
-    run = TableRun(request, typer.echo)
+    run = TableRun(request, partial(typer.echo, err=as_json))
     run.check()
     failed = run.run()
     run.write()
     cells = run.cells()
     known = sum(bool(each.values or each.words) for each in cells)
-    typer.echo(f"{request.out / 'table.html'}   {known} of {plural(len(cells), 'figure')}; also table.md and table.csv")
+    if as_json:
+        typer.echo(json_line({"cells": [dict(zip(HEAD, each.line(), strict=True)) for each in cells]}))
+    else:
+        counts = f"{known} of {plural(len(cells), 'figure')}"
+        typer.echo(f"{request.out / 'table.html'}   {counts}; also table.md and table.csv")
     if failed:
         raise ValueError(f"{plural(len(failed), 'command')} failed, see {failed[0]}; run the same command again")
 
@@ -144,9 +154,11 @@ def _lines(table: PaperTable) -> Iterator[str]:
                 f"{each.column:<44} {each.printed:>6}  {_made_by(each)}", 110, initial_indent="    ",
                 subsequent_indent=" " * 57, break_on_hyphens=False,
             )  # fmt: skip
-    quoted = len(table.figures) - len(table.own)
-    if quoted:
-        yield f"  and {quoted} that it quotes from others"
+    quoted = Counter(each.quoted for each in table.figures if each.quoted)
+    yield from (
+        f"  and {plural(count, 'figure')} of {'others' if each == 'other work' else 'a data set'}"
+        for each, count in quoted.items()
+    )
     yield "  roibeam recipes NAME prints settings and features of a recipe"
 
 
@@ -175,7 +187,7 @@ def check_command(
     """Compares official files with the published counts.
 
     For each split it tells rows, published rows, the first and the last id, and what is missing, cut or of another
-    version. It ends with 1 if a split that is there has another count, or if none is there.
+    version. It ends with 1 if a split that is there has another count or cannot be read, or if none is there.
 
     Examples:
         roibeam data check vqa vqa/
@@ -197,6 +209,5 @@ def check_command(
             published = "not known" if each.published is None else f"{each.published:,}"
             told = each.fault or f"{each.first} .. {each.last}"
             typer.echo(f"{each.split:<16}{rows:>12}{published:>12}  {told}")
-    there = [each for each in found if each.rows is not None]
-    if not there or any(each.fault for each in there):
+    if any(each.fault for each in found if not each.is_missing) or all(each.is_missing for each in found):
         raise typer.Exit(1)

@@ -359,6 +359,7 @@ class SplitCheck(NamedTuple):
         published: None where no count is known.
         first, last: ids of rows.
         fault: what is wrong; "" for nothing.
+        is_missing: whether its file is not there.
     """
 
     split: str
@@ -368,20 +369,24 @@ class SplitCheck(NamedTuple):
     first: str = ""
     last: str = ""
     fault: str = ""
+    is_missing: bool = False
 
 
 def check_data(task: str, folder: Path) -> list[SplitCheck]:
     """Reads all splits of a task. Raises ValueError for an unknown task."""
     if task not in SCORED_TASKS:
         raise ValueError(f"no task {task!r}: {name_hint(task, SCORED_TASKS)}")
-    return [_checked(task, folder, split, published) for split, published in SCORED_TASKS[task].splits.items()]
+    is_own = task == "vqa" and has_own_tables(folder)
+    splits = dict.fromkeys(OWN_SPLITS) if is_own else SCORED_TASKS[task].splits
+    return [_checked(task, folder, split, published) for split, published in splits.items()]
 
 
 def _checked(task: str, folder: Path, split: str, published: int | None) -> SplitCheck:
     try:
         found = SCORED_TASKS[task].open(folder, split, STRICT)
     except (ValueError, OSError) as error:
-        return SplitCheck(split, None, published, (), fault=str(error))
+        is_missing = isinstance(error, MissingFileError | FileNotFoundError)
+        return SplitCheck(split, None, published, (), fault=str(error), is_missing=is_missing)
     published = next((_CAPTIONS[path.name][split] for path in found.files if path.name in _CAPTIONS), published)
     fault = ""
     if published is not None and found.rows != published and not found.is_own:

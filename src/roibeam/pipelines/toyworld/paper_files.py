@@ -10,6 +10,7 @@ Tasks of GLUE that the world does not draw have its pairs of texts, with labels 
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from roibeam.pipelines.toyworld.perfect_store import Perception, PerfectStore
 from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
 from roibeam.pipelines.toyworld.write import write_world
 
-SEED, NUM_IMAGES = 0, 200
+SEED, NUM_IMAGES = 0, 400  # of fewer, COCO's test images are too few for five parts
 OF_WHOLE = "-resnet152-of-photo"  # behind the names of stores whose features of whole photos a model reads
 QUESTIONS = "v2_OpenEnded_mscoco_val2014_questions.json"
 DOWNLOADED = ("conceptual-captions", "sbu", "conceptual-12m")
@@ -33,11 +34,19 @@ _LONG = 9  # words of a text
 
 
 def write_paper_files(folder: Path, stores: Iterable[str], workers: int) -> tuple[Path, Path]:
-    """Writes what is missing; returns DATA and STORES.
+    """Writes what is missing; returns DATA and STORES. Another process that does so is waited for.
 
     Args:
         stores: names of stores below STORES.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _write_all(folder, stores, workers)
+    return folder / "data", folder / "stores"
+
+
+def _write_all(folder: Path, stores: Iterable[str], workers: int) -> None:
     world, tasks, entities = folder / "world", folder / "tasks", folder / "entities"
     write_world(world, seed=SEED, num_images=NUM_IMAGES, workers=workers)
     for each in (
@@ -74,7 +83,6 @@ def write_paper_files(folder: Path, stores: Iterable[str], workers: int) -> tupl
         if of_whole and not (folder / "seen" / "manifest.json").exists():
             _extract((world / "coco", world / "flickr30k"), folder / "seen")
         _link(folder / "stores" / store, folder / ("seen" if of_whole else "perfect"))
-    return data, folder / "stores"
 
 
 def _extract(photos: Sequence[Path], store: Path) -> None:

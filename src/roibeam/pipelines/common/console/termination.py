@@ -212,6 +212,7 @@ _KEPT = {
     "download": "the images that are there stay; to go on",
     "toyworld": "the pictures drawn so far stay; to go on",
     "demo": "the steps that are finished stay; to go on",
+    "tables": "runs keep their newest checkpoints, and what is done stays; to go on",
     "store export": "what is written stays beside its place, but of lxmert-h5; to go on",
     "store repair": "the store is as it was, repaired shards stay beside it; to go on",
     "progress": "the run itself goes on; to look again",

@@ -174,8 +174,9 @@ class PaperTable:
 
     @property
     def title(self) -> str:
-        """The place and its paper, "Table 2 of ViLBERT's paper"."""
-        return f"{self.place} of {self.paper.partition(', ')[0]}'s paper"
+        """The paper and the place, "ViLBERT, Table 2"."""
+        paper = "What Does BERT with Vision Look At?" if self.paper == "VisualBERT" else self.paper
+        return ", ".join(filter(None, (paper, self.place)))
 
     @property
     def own(self) -> tuple[PaperFigure, ...]:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.messages import plural, printable
-from roibeam.pipelines.data.datasets.rows import BadRow, read_lines
+from roibeam.pipelines.data.datasets.rows import BadRow, MissingFileError, read_lines
 from roibeam.pipelines.data.datasets.tables import open_parquet
 
 MATCHED, MISMATCHED = "dev_matched", "dev_mismatched"
@@ -134,7 +134,7 @@ def glue_files(folder: Path, task: GlueTask, split: str) -> tuple[Path, ...]:
                 return found
         if task.name == "MRPC" and (own := _microsoft(place, split)):
             return own
-    raise ValueError(
+    raise MissingFileError(
         f"--data {str(folder)!r} has no {split}.tsv and no {parquet}-*.parquet of {task.name}, in itself or in its "
         f"folder {task.name} or {task.other_folder}"
     )
