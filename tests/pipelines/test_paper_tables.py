@@ -62,11 +62,7 @@ def test_what_a_command_names_is_there(commands: dict[str, dict[str, Command]]) 
         if words[0] == "score":
             assert words[words.index("--split") + 1] in SCORED_TASKS[words[1]].splits, command
         if words[0] in ("pretrain", "finetune") and "--end-to-end" in words:
-            start = (
-                words[words.index("--from-run" if words[0] == "pretrain" else "--from") + 1]
-                if "--from" in str(words)
-                else ""
-            )
+            start = next((words[place + 1] for place, word in enumerate(words) if word in ("--from", "--from-run")), "")
             brings = start.startswith("RUNS/") and RECIPES[start.removeprefix("RUNS/")].end_to_end
             assert ("--weights" in words) != brings, command
     three = commands["imagebert-lait-cc-sbu"]["run imagebert-lait-cc-sbu"]
@@ -145,7 +141,7 @@ def test_the_dry_run_says_what_is_there_and_what_it_takes(roibeam: Cli, tmp_path
     lines = ok(roibeam("tables", "vilbert-2", "--dry-run", "--data", tmp_path)).out.splitlines()
     assert "#     there    vqa" in lines and "#     missing  coco" in lines
     assert [line for line in lines if "conceptual-captions-vilbert: at most" in line] == [
-        "#   conceptual-captions-vilbert: at most 814.68 GB, 3,100,000 photos of up to 36 regions"
+        "#   conceptual-captions-vilbert: at most 814.457 GB, 3,100,000 photos of up to 36 regions"
     ]
     assert any(re.fullmatch(r"#   RUNS/vilbert-vqa: [\d.]+ on one NVIDIA H200", line) for line in lines)
     assert "#   RUNS/vilbert: not measured" in lines

@@ -29,6 +29,7 @@ from roibeam.pipelines.data.datasets.rows import (
     OTHER_ENCODING,
     OTHER_FIELDS,
     BadRow,
+    MissingFileError,
     UrlRow,
     caption_text,
     is_web_url,
@@ -309,7 +310,8 @@ def table_of(folder: Path, split: str) -> Path:
     if len(found) != 1:
         names = ", ".join(f"{split}{kind}" for kind in TASK_TABLE_KINDS)
         what = "no" if not found else "more than one"
-        raise ValueError(f"--data {str(folder)!r} holds {what} table of the split {split}: expected one of {names}")
+        kind = ValueError if found else MissingFileError
+        raise kind(f"--data {str(folder)!r} holds {what} table of the split {split}: expected one of {names}")
     return found[0]
 
 

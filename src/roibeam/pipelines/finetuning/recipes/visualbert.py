@@ -239,7 +239,9 @@ def _text_only(recipe: TaskRecipe) -> TaskRecipe:
         ),
         layout=replace(recipe.layout, images=HIDDEN),
         figures=(),
-        **{name: () if name == "edges" else {} for name in ("encoder", "photos", "edges")},
+        encoder={},
+        photos={},
+        edges=(),
         end_to_end=False,
         detector="",
         left_open=(
