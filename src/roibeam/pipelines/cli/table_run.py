@@ -178,7 +178,7 @@ class TableRun:
         """Whether a command is done. Raises ValueError for one that was made by other words, or an older recipe."""
         if key not in self.commands or not self._made(key).exists():
             return key not in self.commands
-        words, found = self._words(self.commands[key]), read_json_object(self._made(key))
+        words, found = self._recorded(self.commands[key]), read_json_object(self._made(key))
         if (found.get("words"), found.get("digest")) != (words, self._digest(key)):
             other = (
                 "its recipe, a store or what it needs has changed" if found.get("words") == words else "by other words"
@@ -233,7 +233,7 @@ class TableRun:
             self._made(command.key, "failed").touch()
         else:
             answered = json.loads(answer) if answer else None
-            made = {"words": words, "digest": self._digest(command.key), "answer": answered}
+            made = {"words": self._recorded(command), "digest": self._digest(command.key), "answer": answered}
             write_json_atomically(self._made(command.key), made)
         self.tell(f"{command.key}: {'failed, see ' + str(log) if process.returncode else 'done'}")
         return process.returncode
@@ -241,6 +241,10 @@ class TableRun:
     def _words(self, command: Command) -> list[str]:
         """A command as it is run."""
         return list(map(self._filled, _toy(command) if self.request.toy else command.words))
+
+    def _recorded(self, command: Command) -> list[str]:
+        """The same with OUT in place of the request's folder, which may be moved."""
+        return [word.replace(str(self.request.out), "OUT") for word in self._words(command)]
 
     def _filled(self, word: str) -> str:
         """A word with the folders of the request in place of DATA, STORES, RUNS and WEIGHTS."""
