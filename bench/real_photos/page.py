@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from real_photos.rows import BEST, CHEAPEST, FLOORS, MIXES, SEEDS, SYSTEMS, TUNE_STEPS
+from real_photos.rows import BEST, CHEAPEST, FLOORS, MIXES, SEEDS, SYSTEMS
 from real_photos.work import Work
 from roibeam.pipelines.common.statistics.retrieval_ranks import CUTS, median_rank_by_chance, recall_by_chance
 from roibeam.pipelines.common.statistics.verdict import Bootstrap
@@ -73,7 +73,6 @@ def first_captions(work: Work) -> Iterator[str]:
         yield from _of_ranks(work, f"zero-shot/{system}-0", f"{NAMES[system]}, zero-shot")
     for system in SYSTEMS:
         yield from _of_ranks(work, f"tuned/{system}-0", f"{NAMES[system]}, fine-tuned")
-    yield from _of_ranks(work, f"thrice/{BEST}-0", f"{NAMES[BEST]}, fine-tuned for {3 * TUNE_STEPS:,} steps")
     yield from _of_ranks(work, "tuned/minilm-0", f"{NAMES[CHEAPEST]} from MiniLM, fine-tuned")
     for text in FLOORS:
         if found := there(work, f"reranked/{text}"):
@@ -89,13 +88,7 @@ def all_captions(work: Work) -> Iterator[str]:
     label = "EfficientNet-Lite0, whole photo"
     lines = [(0.0, _chance(np.full(1000, 5)).replace("| chance |", "| chance | |") + " |")]
     rows = [(f"full/floor-{text}", f"**floor, {_FLOORS[text]}**", f"{label}; {_OUTSIDE[text]}") for text in FLOORS]
-    rows.append(
-        (
-            "full/best",
-            f"**{NAMES[BEST]}, fine-tuned for {3 * TUNE_STEPS:,} steps**",
-            "EfficientNet-Lite0, photo and 16 cells; none",
-        )
-    )
+    rows.append(("full/best", f"**{NAMES[BEST]}, fine-tuned**", "EfficientNet-Lite0, photo and 16 cells; none"))
     for row, name, used in rows:
         for line in _of_ranks(work, row, f"{name} | {used}"):
             lines.append((100 * float((np.array(work.read(row)[WAYS[1]]) <= 10).mean()), f"{line} here |"))
