@@ -474,7 +474,7 @@ def _markdown(shown: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence
 def _page(shown: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], *, is_toy: bool) -> str:
     counts = [("figures", str(len(cells))), ("measured", str(sum(bool(each.values or each.words) for each in cells)))]
     parts = [
-        page_start(f"{shown.name}: {shown.title}", f"{shown.caption}. {_summary(cells)}"),
+        page_start(f"{shown.name}: {shown.title}", f"{shown.caption[0].upper()}{shown.caption[1:]}. {_summary(cells)}"),
         banner_html(DRILL if is_toy else None),
         tiles(counts),
         table(HEAD, [[escaped(cell, 300) for cell in line] for line in lines], numbers=(2, 3, 4, 5, 7)),
