@@ -234,9 +234,6 @@ def _text_only(recipe: TaskRecipe) -> TaskRecipe:
         recipe,
         summary=f"{recipe.summary}; the text alone",
         start=BERT,
-        options=replace(
-            recipe.options, **({"told_classes": False, "whole_region": False} if recipe.task == "vcr" else {})
-        ),
         layout=replace(recipe.layout, images=HIDDEN),
         figures=(),
         encoder={},
