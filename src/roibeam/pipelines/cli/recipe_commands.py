@@ -240,6 +240,8 @@ def _extraction(name: str, features: Features, needs: tuple[str, ...], part: str
     if "--boxes" in words:
         place = words.index("--boxes") + 1
         words[place] = f"DATA/{_folder_of_boxes(words[place])}"
+    if name == "nlvr2":  # whose images the recipes call by the names of files, as its published features do
+        words += ["--id-rule", "with-extension"]
     return Command(f"store {store}", tuple(words), needs, features)
 
 
