@@ -94,6 +94,8 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         (("predict", gone, "--store", store, "--data", folder, "--out", out), f"RUN '{gone}'"),
         (("predict", folder / "trained", "--store", store, "--data", folder, "--out", out), "no run of roibeam"),
         (("recipes", "nobody"), "no recipe"),
+        (("tables", "nobody"), "no table"),
+        (("data", "check", "vqq", folder), "did you mean vqa"),
         (("score", "vqa", gone, "--data", gone / "d"), f"FILE '{gone}', --data '{gone / 'd'}'"),
         (("demo", file), "is a file"),
         (("collect", "run", gone, out), "gone"),
@@ -157,7 +159,7 @@ def ran(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def _path(words: Words) -> tuple[str, ...]:
-    return tuple(map(str, words[: 2 if words[0] in ("store", "detector", "collect") else 1]))
+    return tuple(map(str, words[: 2 if words[0] in ("store", "detector", "collect", "data") else 1]))
 
 
 def _has_json(words: Words) -> bool:

@@ -154,7 +154,7 @@ def test_the_dry_run_says_what_is_there_and_what_it_takes(roibeam: Cli, tmp_path
         (("--task", "vqa", "--system", "visualbert"), [
             "visualbert-vqa", "visualbert-vqa-without-coco", "visualbert-vqa-late-fusion", "visualbert-vqa-text-only",
         ]),
-        (("--paper", "imagebert", "--task", "pretraining", "--word", "LAIT"), [
+        (("--paper", "imagebert", "--task", "pretraining", "--search", "LAIT"), [
             "imagebert-stage-1", "imagebert-lait-cc-sbu",
         ]),
     ],

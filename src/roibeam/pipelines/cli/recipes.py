@@ -41,14 +41,14 @@ def _filter(help: str, value: str) -> Any:
 def recipes_command(
     name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
     commands: Annotated[bool, option(
-        "With NAME: what to type, from downloads to the figures; DATA, STORES, RUNS and WEIGHTS are yours to fill in.",
+        "With NAME: what to type, from downloads to the figures; words in capitals are yours to fill in.",
         "", QUESTION,
     )] = False,
     paper: Annotated[str, _filter("Only those with a figure of this paper, such as ViLBERT.", "PAPER")] = "",
     task: Annotated[str, _filter("Only those of this task; pretraining for none.", "TASK")] = "",
-    system: Annotated[str, _filter("Only those of this system.", "SYSTEM")] = "",
+    system: Annotated[str, _filter("Only those of this system.", "NAME")] = "",
     figure: Annotated[str, _filter("Only those that print this figure, such as 71.79.", "FIGURE")] = "",
-    word: Annotated[str, _filter("Only those with this word in name, summary, source or data.", "WORD")] = "",
+    search: Annotated[str, _filter("Only those with this word in name, summary, source or data.", "WORD")] = "",
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Lists the published training runs that can be repeated.
@@ -73,7 +73,7 @@ def recipes_command(
         chosen = {name: chosen[name]}
     elif commands:
         raise ValueError("--commands is of one recipe; name it, such as roibeam recipes vlbert-vqa --commands")
-    asked = {"paper": paper, "task": task, "system": system, "figure": figure, "word": word}
+    asked = {"paper": paper, "task": task, "system": system, "figure": figure, "search": search}
     chosen = {each: recipe for each, recipe in chosen.items() if _fits(each, recipe, **asked)}
     if not chosen:
         given = " ".join(f"--{each} {value}" for each, value in asked.items() if value)
@@ -96,7 +96,7 @@ def recipes_command(
 
 
 def _fits(
-    name: str, recipe: Recipe | TaskRecipe, *, paper: str, task: str, system: str, figure: str, word: str
+    name: str, recipe: Recipe | TaskRecipe, *, paper: str, task: str, system: str, figure: str, search: str
 ) -> bool:
     """Whether a recipe is asked for; "" asks nothing."""
     of_task = recipe.task if isinstance(recipe, TaskRecipe) else "pretraining"
@@ -106,7 +106,7 @@ def _fits(
         and task in ("", of_task)
         and recipe.system.replace("-", "").startswith(system.lower().replace("-", ""))
         and (not figure or any(each.printed == figure for each in recipe.figures))
-        and word.lower() in text.lower()
+        and search.lower() in text.lower()
     )
 
 

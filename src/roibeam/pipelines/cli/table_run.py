@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
@@ -54,7 +55,7 @@ class TableRequest:
     Attributes:
         data, stores: see recipe_commands.py.
         weights: of the detector, for runs end to end.
-        only: rows of the table; all where none is given.
+        only: patterns of rows of the table; all where none is given.
         seeds: runs of each recipe of a task.
         jobs: commands at once.
         part: this part, from 1, and the number of parts, each started by itself.
@@ -77,14 +78,18 @@ class TableRequest:
     toy: bool = False
 
 
+def fits(row: str, only: Sequence[str]) -> bool:
+    return not only or any(row == pattern or fnmatchcase(row, pattern) for pattern in only)
+
+
 def table_commands(table: PaperTable, only: Sequence[str] = (), seeds: int = 1) -> dict[str, Command]:
     """Commands of all recipes of a table by key, in order; what rows share once. Raises ValueError for an unknown
     row."""
     rows = list(dict.fromkeys(each.row for each in table.own))
-    for row in only:
-        if row not in rows:
-            raise ValueError(f"{table.name} has no row {row!r}: {name_hint(row, rows)}")
-    chosen = [each for each in table.own if each.recipe and (not only or each.row in only)]
+    for pattern in only:
+        if not any(fits(row, [pattern]) for row in rows):
+            raise ValueError(f"{table.name} has no row {pattern!r}: {name_hint(pattern, rows)}")
+    chosen = [each for each in table.own if each.recipe and fits(each.row, only)]
     if not chosen:
         whys = ", ".join(dict.fromkeys(each.why for each in table.own if each.why))
         raise ValueError(f"{table.name}: no command makes its figures: {whys or 'it has no results of its own'}")
@@ -272,7 +277,7 @@ class TableRun:
                 raise ValueError(f"{self.request.scored}: no cell {name!r}: {name_hint(name, names)}")
             if not isinstance(percent, int | float) or not math.isfinite(percent):
                 raise ValueError(f"{self.request.scored}: {name!r} has {percent!r}; expected a figure in percent")
-        found = [self._cell(each) for each in self.table.own if not self.request.only or each.row in self.request.only]
+        found = [self._cell(each) for each in self.table.own if fits(each.row, self.request.only)]
         known = [
             replace(each, values=(scored[each.name],), low=None, high=None) if each.name in scored else each
             for each in found

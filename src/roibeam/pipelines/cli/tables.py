@@ -36,9 +36,9 @@ def tables_command(
         "Weights of the detector, for runs that go through it.", "FILE", INPUT, default="none",
     )] = "",
     scored: Annotated[Path | None, option(
-        "Figures that a test server told, in percent: JSON of {\"row: column\": figure}.", "FILE", INPUT,
+        "Figures that a test server told, in percent, by row: column.", "FILE", INPUT,
     )] = None,
-    only: Annotated[tuple[str, ...], option("Only this row; may be given again.", "ROW", TRAINING)] = (),
+    only: Annotated[tuple[str, ...], option("Only rows that fit; may be given again.", "PATTERN", TRAINING)] = (),
     seeds: Annotated[int, option("Runs of each recipe of a task.", "N", TRAINING, min=1)] = 1,
     toy: Annotated[bool, option("Small models on drawn pictures: a drill of all commands.", "", TRAINING)] = False,
     jobs: Annotated[int, option("Commands at once, on one device.", "N", SPEED, min=1)] = 1,
@@ -46,7 +46,9 @@ def tables_command(
     part: Annotated[str, option(
         "Only this part of the runs, such as 2/8; each part is started by itself, on one shared folder.", "I/N", SPEED,
     )] = "1/1",
-    out: Annotated[Path | None, option("Folder of runs and table. The same call goes on where it was.", "DIR")] = None,
+    out: Annotated[Path | None, option(
+        "Where to write the result. A folder of runs and table; the same call goes on.", "PATH", OUTPUT, "--out", "-o",
+    )] = None,
     dry_run: Annotated[bool, option("Only print what would be typed, from downloads on.", "", OUTPUT)] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -59,7 +61,7 @@ def tables_command(
         roibeam tables
         roibeam tables vilbert-2
         roibeam tables vilbert-2 --dry-run
-        roibeam tables vilbert-2 --data DATA --stores STORES --out out/
+        roibeam tables vilbert-2 --data data/ --stores stores/ --out out/
         roibeam tables interbert-2 --toy --out drill/
     """
     from roibeam.pipelines.common.statistics.paper_figures import paper_table, paper_tables
