@@ -131,7 +131,7 @@ def photos_of(recipe: Recipe | TaskRecipe) -> tuple[str, ...]:
 
 
 def _task_text(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
-    return next(found for told, found in _TASK_TEXTS.items() if recipe.data.startswith(told))
+    return next(found for name, found in _TASK_TEXTS.items() if recipe.data.startswith(name))
 
 
 def store_of(photos: str, features: Features) -> str:
@@ -361,8 +361,8 @@ def _scores(name: str, recipe: TaskRecipe, on_coco: bool, split: str, seed: int)
     out, needs = _predictions(runs[0], recipe, split), [f"run {run}" for run in runs]
     stored = _stored(recipe, on_coco, needs)
     data, at = _data_of(recipe, on_coco), ("--split", split)
-    asked = [f"RUNS/{run}" for run in runs]
-    yield Command(out, ("predict", *asked, "--data", data, *stored, *at, "--out", out), tuple(needs))
+    folders = [f"RUNS/{run}" for run in runs]
+    yield Command(out, ("predict", *folders, "--data", data, *stored, *at, "--out", out), tuple(needs))
     served = recipe.task in ("vqa", "vcr") and split.startswith("test")
     box_rule = getattr(recipe.options, "box_rule", "refer")
     rules = ("--rules", box_rule) if box_rule != "refer" else ()

@@ -60,8 +60,8 @@ class TableRequest:
         jobs: commands at once.
         part: this part, from 1, and the number of parts, each started by itself.
         processes: of each training, by torchrun.
-        scored: file of figures that test servers told, {"row: column": percent}.
-        toy: small models; `data` and `stores` are of `toy_files`.
+        scored: file of figures of test servers, {"row: column": percent}.
+        toy: small models; `data` and `stores` are those of toyworld/paper_files.py.
     """
 
     name: str
@@ -136,7 +136,7 @@ class TableRun:
             self._made(key, "failed").unlink(missing_ok=True)
         going: dict[Future[int], Command] = {}
         failed: list[Path] = []
-        is_told = False
+        is_waiting = False
         with ThreadPoolExecutor(self.request.jobs) as pool:
             try:
                 while missing or going:
@@ -149,9 +149,9 @@ class TableRun:
                             self.tell(f"{lost[0]} failed in another part; what needs it is left out")
                             missing = _without(missing, lost[0])
                             continue
-                        if not is_told:
+                        if not is_waiting:
                             self.tell(f"waiting for other parts, which make what {next(iter(missing))} needs")
-                        is_told = True
+                        is_waiting = True
                         time.sleep(_WAIT)
                     for future in wait(going, return_when=FIRST_COMPLETED).done:
                         command = going.pop(future)
@@ -445,16 +445,16 @@ class Cell:
         return [*start, f"{mean:.2f}", interval, f"{mean - figure.value:+.2f}", inside, hours, recipes]
 
 
-def write_table(folder: Path, shown: PaperTable, cells: Sequence[Cell], *, is_toy: bool) -> None:
+def write_table(folder: Path, of: PaperTable, cells: Sequence[Cell], *, is_toy: bool) -> None:
     """Writes table.md, table.csv and table.html, each whole."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [each.line() for each in cells]
     text = io.StringIO()
     csv.writer(text).writerows([HEAD, *lines])
     for name, content in (
-        ("table.md", _markdown(shown, lines, cells, is_toy=is_toy)),
+        ("table.md", _markdown(of, lines, cells, is_toy=is_toy)),
         ("table.csv", text.getvalue()),
-        ("table.html", _page(shown, lines, cells, is_toy=is_toy)),
+        ("table.html", _page(of, lines, cells, is_toy=is_toy)),
     ):
         write_bytes_atomically(folder / name, content.encode())
 
@@ -467,8 +467,8 @@ def _summary(cells: Sequence[Cell]) -> str:
     )
 
 
-def _markdown(shown: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], *, is_toy: bool) -> str:
-    parts = [f"# {shown.name}: {shown.title}: {shown.caption}", f"{DRILL.line}." if is_toy else "", _summary(cells)]
+def _markdown(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], *, is_toy: bool) -> str:
+    parts = [f"# {of.name}: {of.title}: {of.caption}", f"{DRILL.line}." if is_toy else "", _summary(cells)]
     rows = [HEAD, ["---"] * len(HEAD), *([cell.replace("|", "\\|") for cell in line] for line in lines)]
     parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
     for recipe, points in _differences(cells):
@@ -476,10 +476,10 @@ def _markdown(shown: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _page(shown: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], *, is_toy: bool) -> str:
+def _page(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], *, is_toy: bool) -> str:
     counts = [("figures", str(len(cells))), ("measured", str(sum(bool(each.values or each.words) for each in cells)))]
     parts = [
-        page_start(f"{shown.name}: {shown.title}", f"{shown.caption[0].upper()}{shown.caption[1:]}. {_summary(cells)}"),
+        page_start(f"{of.name}: {of.title}", f"{of.caption[0].upper()}{of.caption[1:]}. {_summary(cells)}"),
         banner_html(DRILL if is_toy else None),
         tiles(counts),
         table(HEAD, [[escaped(cell, 300) for cell in line] for line in lines], numbers=(2, 3, 4, 5, 7)),

@@ -36,7 +36,7 @@ def tables_command(
         "Weights of the detector, for runs that go through it.", "FILE", INPUT, default="none",
     )] = "",
     scored: Annotated[Path | None, option(
-        "Figures that a test server told, in percent, by row: column.", "FILE", INPUT,
+        "JSON of figures of a test server, in percent, by row: column.", "FILE", INPUT,
     )] = None,
     only: Annotated[tuple[str, ...], option("Only rows that fit; may be given again.", "PATTERN", TRAINING)] = (),
     seeds: Annotated[int, option("Runs of each recipe of a task.", "N", TRAINING, min=1)] = 1,
@@ -209,7 +209,7 @@ def check_command(
         for each in found:
             rows = "-" if each.rows is None else f"{each.rows:,}"
             published = "not known" if each.published is None else f"{each.published:,}"
-            told = each.fault or f"{each.first} .. {each.last}"
-            typer.echo(f"{each.split:<16}{rows:>12}{published:>12}  {told}")
+            words = each.fault or f"{each.first} .. {each.last}"
+            typer.echo(f"{each.split:<16}{rows:>12}{published:>12}  {words}")
     if any(each.fault for each in found if not each.is_missing) or all(each.is_missing for each in found):
         raise typer.Exit(1)
