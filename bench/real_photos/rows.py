@@ -29,7 +29,7 @@ FLOORS: Mapping[str, str] = {"words": "words", "minilm": str(MODELS / "minilm")}
 _OF_BERT = {"hidden_size": 192, "num_attention_heads": 6, "intermediate_size": 768, "num_hidden_layers": 4}
 _WIDTH = {**_OF_BERT, "hidden_dropout": 0, "attention_dropout": 0}
 _IMAGE = {
-    "image_hidden_size": 192, "image_num_attention_heads": 6, "image_intermediate_size": 768, "image_hidden_dropout": 0,
+    "image_num_attention_heads": 6, "image_intermediate_size": 768, "image_hidden_dropout": 0,
     "image_attention_dropout": 0, "region_embedding_dropout": 0, "pair_dropout": 0,
 }  # fmt: skip
 SIZES: Mapping[str, Mapping[str, object]] = {
@@ -37,7 +37,7 @@ SIZES: Mapping[str, Mapping[str, object]] = {
     "visualbert": {**_WIDTH, "num_hidden_layers": 4},
     "imagebert": {**_WIDTH, "num_hidden_layers": 4},
     "vilbert": {
-        **_WIDTH, **_IMAGE, "num_hidden_layers": 4, "image_num_hidden_layers": 2, "co_attention_size": 192,
+        **_WIDTH, **_IMAGE, "image_hidden_size": 192, "image_num_hidden_layers": 2, "co_attention_size": 192,
         "co_attention_num_heads": 6,
     },
     "interbert": {
