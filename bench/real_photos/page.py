@@ -113,18 +113,11 @@ def claims(work: Work) -> Iterator[str]:
         if found:
             ours, others, asked = ([each[name] for each in found] for name in ("own", "other", "asked"))
             yield _compared("hidden words: own photo, another photo", NAMES[system], ours, others, asked)
-    for system in ("visualbert", CHEAPEST):
-        pairs = [
-            (there(work, f"pretrained/{system}-{seed}"), there(work, f"alone/visualbert-{seed}")) for seed in SEEDS
-        ]
-        both = [(one["words"], other["words"]) for one, other in pairs if one and other]
-        if both:
-            ours, others, asked = (
-                [one["own"] for one, _ in both],
-                [two["none"] for _, two in both],
-                [one["asked"] for one, _ in both],
-            )
-            yield _compared("hidden words: own photo, a model of words alone", NAMES[system], ours, others, asked)
+    pairs = [(there(work, f"pretrained/{CHEAPEST}-{seed}"), there(work, f"alone/visualbert-{seed}")) for seed in SEEDS]
+    if both := [(one["words"], other["words"]) for one, other in pairs if one and other]:
+        ours, others = [one["own"] for one, _ in both], [two["none"] for _, two in both]
+        asked = [one["asked"] for one, _ in both]
+        yield _compared("hidden words: own photo, a model of words alone", NAMES[CHEAPEST], ours, others, asked)
     of_seeds = [
         (f"{label}: R@10", [(f"tuned/{CHEAPEST}-{seed}", f"{row}/{CHEAPEST}-{seed}") for seed in SEEDS])
         for row, label in _CLAIMS.items()
@@ -163,10 +156,8 @@ def heads(work: Work) -> Iterator[str]:
     rules = ("best score", "largest", "by lot")
     yield "| system | nouns | best of its heads | best-scored detection | largest | by lot | less best rule, 95 % |"
     yield f"|{'---|' * 7}"
-    for system in SYSTEMS:
-        found = there(work, f"heads/{system}-0")
-        if found is None or not (found["val"]["photos"] and found["test"]["photos"]):
-            continue
+    found = there(work, f"heads/{CHEAPEST}-0")
+    if found and found["val"]["photos"] and found["test"]["photos"]:
         val, test = (np.array(found[split]["heads"]) for split in ("val", "test"))
         layer, head = np.unravel_index(val.mean(axis=0).argmax(), val.shape[1:])
         rule = max(rules, key=lambda name: float(np.mean(found["val"][name])))
@@ -178,7 +169,7 @@ def heads(work: Work) -> Iterator[str]:
         best, *levels = (100 * float(np.mean(each)) for each in (test[:, layer, head], *map(found["test"].get, rules)))
         difference = f"{best - levels[rules.index(rule)]:+.1f} [{100 * low:+.1f} .. {100 * high:+.1f}]"
         cells = [f"{best:.1f} (layer {layer + 1}, head {head + 1})", *(f"{level:.1f}" for level in levels), difference]
-        yield f"| {NAMES[system]} | {len(test):,} | {' | '.join(cells)} |"
+        yield f"| {NAMES[CHEAPEST]} | {len(test):,} | {' | '.join(cells)} |"
 
 
 def _header() -> Iterator[str]:
