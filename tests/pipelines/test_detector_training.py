@@ -276,6 +276,8 @@ def test_two_processes_are_two_micro_batches(tmp_path, command_options):
 
 def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     out = tmp_path / "run"
+    assert "  steps      4 of" in ok(roibeam("detector", "train", out, *command_options, "--dry-run")).out
+    assert not out.exists()
     facts = json.loads(ok(roibeam("detector", "train", out, *command_options, "--json")).out)
     assert facts["step"] == 4
     page = (out / "report.html").read_text()

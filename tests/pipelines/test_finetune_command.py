@@ -194,6 +194,14 @@ def test_a_run_keeps_all_that_predicting_needs(labels: Labels) -> None:
     assert pieces == before
 
 
+def test_a_dry_run_times_three_steps_and_writes_nothing(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
+    run = labels.finetune(tmp_path / "run", "--steps", 7, "--seeds", 2)
+    told = json.loads(ok(roibeam(*run, "--dry-run", "--json")).out)
+    assert (told["steps"], told["samples"], len(told["seconds"])) == (7, 4, 3) and told["memory"] > told["parameters"]
+    assert not list(tmp_path.iterdir())
+    assert "--resume-from is for one run" in one_line(roibeam(*run, "--resume-from", "step-1"))
+
+
 def test_a_fine_tuned_model_learns_more(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """On the same labels it begins where it was; on others with a new head. Both lists of images are known, and the
     command again goes on."""

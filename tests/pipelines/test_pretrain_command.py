@@ -25,6 +25,10 @@ TINY_MODEL = tiny_run(steps=4)
 
 def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     options = ("--store", store[0], "--captions", store[1], *TINY_MODEL)
+    tried = json.loads(ok(roibeam("pretrain", tmp_path / "run", *options, "--dry-run", "--json")).out)
+    assert (tried["steps"], tried["epoch"], len(tried["seconds"])) == (4, 8, 3) and not (tmp_path / "run").exists()
+    staged = one_line(roibeam("pretrain", tmp_path / "run", *options, "--dry-run", "--stage", "", "--stage", ""))
+    assert "--dry-run is for one run" in staged
     done = ok(roibeam("pretrain", tmp_path / "run", *options, "--inspect-batch", 3))
     assert (tmp_path / "run" / "batch.html").read_text().count("sequence: text") == 3
     assert "8 of 8 captions joined (8 by id)" in done.err and "4 steps" in done.out

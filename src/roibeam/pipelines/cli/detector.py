@@ -37,10 +37,13 @@ def train_command(
         roibeam detector train run/ --labels vg/train.txt --photos vg/images
         roibeam detector train run/ --labels coco/instances_train2017.json
     """
+    from roibeam.pipelines.cli.figure_table import origin_facts, origin_lines, print_dry_run, run_folder_lines
     from roibeam.pipelines.training.detector.train_request import train_requested_detector
 
+    if request.dry_run:
+        print_dry_run(lambda folder: train_requested_detector(request, folder), as_json=json)
+        return
     trained = train_requested_detector(request, out)
-    from roibeam.pipelines.cli.figure_table import origin_facts, origin_lines, run_folder_lines
     from roibeam.pipelines.common.compute import is_main_process
     from roibeam.pipelines.common.statistics.verdict import sentence_of
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import typer
+
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.common.statistics.measure_names import WORDS_ALONE, measure_name
 from roibeam.pipelines.common.statistics.verdict import NOT_KNOWN, Figure, lacks_intervals, verdict_of
 
@@ -95,6 +100,24 @@ def origin_facts(run_dir: Path) -> dict[str, str]:
 def origin_lines(run_dir: Path) -> str:
     """Origin of a run, for the terminal."""
     return "\n".join(f"{name.replace('_', ' ')} {words}" for name, words in origin_facts(run_dir).items())
+
+
+def print_dry_run(run: Callable[[Path], object], *, as_json: bool) -> None:
+    """Starts a run in a folder that is removed, and prints what it would take.
+
+    Args:
+        run: takes the run folder; raises `DryRunDone`.
+    """
+    from roibeam.pipelines.common.compute import num_processes
+    from roibeam.pipelines.training.task import DryRunDone
+
+    if num_processes() > 1:
+        raise ValueError("--dry-run times one process; start it without torchrun")
+    with TemporaryDirectory(prefix="roibeam-") as folder:
+        try:
+            run(Path(folder) / "run")
+        except DryRunDone as done:
+            typer.echo(json_line(asdict(done.found), event="dry_run") if as_json else done.found.text())
 
 
 def run_folder_lines(run_dir: Path, result: TrainResult) -> list[str]:

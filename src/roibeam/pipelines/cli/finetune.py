@@ -47,9 +47,13 @@ def finetune_command(request: FinetuneRequest, json: Json = False) -> None:
     check_finetune(request)
     sleep_beside_others()
     with waiting("loading torch"):
+        from roibeam.pipelines.cli.figure_table import print_dry_run
         from roibeam.pipelines.common.compute import is_main_process
         from roibeam.pipelines.finetuning.run.finetune_run import run_finetuning
 
+    if request.dry_run:
+        print_dry_run(lambda out: run_finetuning(replace(request, out=out)), as_json=json)
+        return
     results = [run_finetuning(each) for each in seed_requests(request)]
     if not is_main_process():
         return

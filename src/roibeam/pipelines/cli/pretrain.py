@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 REQUEST_ALONE = object()  # as `context.obj`: the command gives its request, and runs nothing
 
 # Parameters of the whole command: how it runs and where it starts.
-_OF_THE_WHOLE = ("out", "stage", "resume", "resume_from", "json", "from_run")
+_OF_THE_WHOLE = ("out", "stage", "resume", "resume_from", "dry_run", "json", "from_run")
 # Parameters that change no result, so a stage that is done stays done.
 _FREE = frozenset({"resume", "resume_from", "json", "inspect_batch", "threads", "device", "cache_dir", "cache_gb",
                    "checksums"})  # fmt: skip
@@ -157,15 +158,17 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
     # Before torch is imported.
     from roibeam.pipelines.pretraining.checked_request import check_request, check_stages
 
-    resume = request.training.resume_choice
+    training = request.training
     if stages:
-        if isinstance(resume, str):
-            raise ValueError("--resume-from is for a run without stages; the stages before the last are done")
+        if training.resume_from is not None or training.dry_run:
+            option = "--dry-run" if training.dry_run else "--resume-from"
+            raise ValueError(f"{option} is for one run; give it the options of one stage")
         check_stages(request.out, stages)
     else:
         check_request(request)
     sleep_beside_others()
     with waiting("loading torch"):
+        from roibeam.pipelines.cli.figure_table import print_dry_run
         from roibeam.pipelines.common.compute import is_main_process
         from roibeam.pipelines.pretraining.requested_run import run_pretraining, run_stages
 
@@ -173,10 +176,13 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
         if is_main_process():
             _print_result(one, result, as_json=as_json)
 
+    if training.dry_run:
+        print_dry_run(lambda out: run_pretraining(replace(request, out=out)), as_json=as_json)
+        return
     if not stages:
         print_once(request, run_pretraining(request))
         return
-    run_stages(request.out, stages, resume=None if resume is None else bool(resume), tell=print_once)
+    run_stages(request.out, stages, resume=training.resume, tell=print_once)
     if is_main_process() and not as_json:
         typer.echo(f"\n{request.out}/\n  report.html   look here first: all {len(stages)} stages")
 

@@ -335,7 +335,7 @@ def _check_run_folder(request: PretrainRequest) -> None:
     """Raises ValueError if other files are in the way of the run. Other processes may check after it has started."""
     resume = request.training.resume_choice
     if is_main_process() and not (request.out / STAGES_NAME).is_file():
-        check_run_folder(request.out, resume="auto" if resume is None else resume)
+        check_run_folder(request.out, resume=resume)
 
 
 def _check_labels(spec: RequestedEncoder) -> None:

@@ -30,10 +30,8 @@ from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
 from roibeam.pipelines.training.requests import (
     SYSTEMS,
     EncoderRequest,
-    ResumeFrom,
     TrainingOptions,
     named_step,
-    resume_choice,
 )
 
 
@@ -186,17 +184,9 @@ class RequestedTraining(TrainingOptions):
         "to end also detector, encoder, photos, end_to_end; with --labels also labelled, detection, "
         "detection_sampling, detection_losses. docs/train.md tells more.", "FIELD=VALUE", TRAINING, advanced=True,
     )] = ()  # fmt: skip
-    resume_from: ResumeFrom = None
     inspect_batch: Annotated[int, option(
         "Show N rows of the first batch in OUT/batch.html.", "N", OUTPUT, min=0, default="no page",
     )] = 0  # fmt: skip
-
-    @property
-    def resume_choice(self) -> bool | str | None:
-        """None continues if the folder holds this very run, True continues from its newest checkpoint, False refuses a
-        folder that holds a run, the name of a checkpoint continues from it.
-        """
-        return resume_choice(self.resume, self.resume_from)
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
         data=sections["data"],
         sampling=sections["sampling"],
         inspect_rows=training.inspect_batch,
-        resume="auto" if training.resume_choice is None else training.resume_choice,
+        resume=training.resume_choice,
     )
     own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
     choice = ModelChoice(

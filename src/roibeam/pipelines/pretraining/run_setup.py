@@ -42,14 +42,14 @@ from roibeam.pipelines.training.model_files.tokenizer import (
     load_tokenizer,
     unknown_notes,
 )
-from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, check_run_folder, saved_config
 from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary
 from roibeam.pipelines.training.run_folder.training_data import (
     read_word_counts,
     write_trained_images,
     write_word_counts,
 )
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_config import Resume, TrainConfig
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from signal import Signals
@@ -49,7 +50,6 @@ from roibeam.pipelines.training.run_folder.files import (
 )
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
-    Resume,
     check_run_folder,
     check_same_run,
     checkpoint_to_resume,
@@ -58,8 +58,16 @@ from roibeam.pipelines.training.run_folder.folder import (
     with_recorded_rules,
 )
 from roibeam.pipelines.training.run_folder.train_log import TrainLog, read_evaluations
-from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, rehearse, steps_of
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.task import (
+    TIMED_STEPS,
+    DryRun,
+    DryRunDone,
+    EvaluatedTask,
+    TrainTask,
+    rehearse,
+    steps_of,
+)
+from roibeam.pipelines.training.train_config import DRY_RUN, Resume, TrainConfig
 from roibeam.pipelines.training.train_step import TrainStep
 
 
@@ -111,13 +119,15 @@ def train(
         recorded: facts worth keeping that may differ on resume (paths, versions, store numerics).
         resume: True resumes from the newest checkpoint in `run_dir`; from the start, with a warning, if there is
             none yet. "auto" is for a repeated command: resumes if `run_dir` holds this run, else starts. The name of a
-            checkpoint, such as "step-100", resumes from it; later ones are removed.
+            checkpoint, such as "step-100" or "best", resumes from it; later ones are removed. `DRY_RUN` times the first
+            steps.
         stop_at_step: stops (with a checkpoint) before `config.steps`; the schedule is not changed by it.
     Raises:
         ValueError: if `run_dir` holds a run and `resume` is False, if its configuration differs, if another
             training writes there, if a file of the checkpoint is damaged (naming it), or if a loss or gradient is not
             finite (naming the samples; the last checkpoint is kept).
         StoppedBySignalError: after a SIGTERM or Ctrl-C.
+        DryRunDone: after the steps of a dry run.
     """
     run_dir = Path(run_dir)
     check_run_folder(run_dir, resume=resume)
@@ -180,6 +190,8 @@ def _train(
         with waiting("trying the largest batch"):
             rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
     with signals, log or nullcontext():
+        if resume == DRY_RUN:
+            raise DryRunDone(_dry_run(task, config, steps, step, accelerator, global_batch))
         run.evaluate_the_start(position, last_step)
         while position.step < last_step and not stopped_by and not run.ended_early:
             micro_batches = next(steps)
@@ -197,6 +209,21 @@ def _train(
         where = f"after step {position.step:,} of {config.steps:,}; its checkpoint {checkpoint} stays"
         raise StoppedBySignalError(f"stopped by {Signals(stopped_by).name} {where}", stopped_by)
     return run.result(position, checkpoint, time.monotonic() - started, new_steps=position.step - first_step)
+
+
+def _dry_run(
+    task: TrainTask, config: TrainConfig, steps: Iterator[Any], step: TrainStep, accelerator: Accelerator, samples: int
+) -> DryRun:
+    device, seconds = accelerator.device, list[float]()
+    for number in range(TIMED_STEPS + 1):  # the first one warms caches and kernels up
+        began = time.monotonic()
+        step.take(next(steps), number + 1)
+        seconds.append(time.monotonic() - began)
+    parameters = sum(each.numel() for each in task.model.parameters())
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if device.type == "cuda":
+        memory = torch.cuda.max_memory_allocated(device)
+    return DryRun(config.steps, samples, task.num_samples, parameters, str(device), memory, tuple(seconds[1:]))
 
 
 def _is_done(run_dir: Path, newest: Path, config: TrainConfig, last_step: int) -> bool:

@@ -22,7 +22,7 @@ from roibeam.pipelines.common.console.request_options import (
     option,
     renamed,
 )
-from roibeam.pipelines.training.train_config import PRECISION_NAMES, check_precision
+from roibeam.pipelines.training.train_config import DRY_RUN, PRECISION_NAMES, Resume, check_precision
 
 SYSTEMS = "vlbert, vilbert, vilbert-single-stream, visualbert, imagebert or interbert"
 _DETECTORS = "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4-600, vinvl-x152-c4, r2c-r50, others."
@@ -33,10 +33,6 @@ _PRECISION = "train.precision"
 Precision = Annotated[str | None, option(
     "Number type that the network computes in: float32, bf16 or fp16.", "TYPE", SPEED,
     default="that of the recipe, else float32",
-)]  # fmt: skip
-ResumeFrom = Annotated[str | None, option(
-    "Continue from this checkpoint, such as step-2000; later ones are removed.", "STEP", TRAINING,
-    default="the newest", advanced=True,
 )]  # fmt: skip
 
 
@@ -59,6 +55,11 @@ class TrainingOptions:
         "Continue from the newest checkpoint; --no-resume refuses a folder that holds a run.", "", TRAINING,
         default="continue where OUT holds this very run",
     )] = None  # fmt: skip
+    resume_from: Annotated[str | None, option(
+        "Continue from this checkpoint, such as step-2000; later ones are removed.", "STEP", TRAINING,
+        default="the newest", advanced=True,
+    )] = None  # fmt: skip
+    dry_run: Annotated[bool, option("Show data, steps, memory and time of three steps; write nothing.")] = False
     set: Annotated[Sequence[str], option(
         "Change one setting, as section.field=value; may be given again.", "FIELD=VALUE", TRAINING, advanced=True,
     )] = ()  # fmt: skip
@@ -72,6 +73,15 @@ class TrainingOptions:
             raise TypeError(f"{type(self).__name__}: the checkpoint to go on from is called resume_from now")
 
     @property
+    def resume_choice(self) -> Resume:
+        """How the run starts, see `train`; ValueError where --resume-from and --no-resume contradict each other."""
+        if self.resume_from is not None and self.resume is False:
+            raise ValueError("--no-resume and --resume-from contradict each other; give one of them")
+        if self.dry_run:
+            return DRY_RUN
+        return self.resume_from or ("auto" if self.resume is None else self.resume)
+
+    @property
     def settings(self) -> list[str]:
         """All changes of settings, that of `precision` first. Raises ValueError for an unknown precision, or when a
         setting gives one, too."""
@@ -81,13 +91,6 @@ class TrainingOptions:
         if any(each.partition("=")[0].strip() == _PRECISION for each in self.set):
             raise ValueError(f"--precision and --set {_PRECISION} both say the precision; give one of them")
         return [f"{_PRECISION}={PRECISION_NAMES[self.precision]}", *self.set]
-
-
-def resume_choice(resume: bool | None, resume_from: str | None) -> bool | str | None:
-    """Merges both options into one; ValueError where they contradict each other."""
-    if resume_from is not None and resume is False:
-        raise ValueError("--no-resume and --resume-from contradict each other; give one of them")
-    return resume if resume_from is None else resume_from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +180,6 @@ class DetectorTrainRequest(TrainingOptions, LabelledPhotosOptions):
         "Change one setting, as section.field=value; may be given again. Sections: train, photos, sampling, losses, "
         "detector, conventions.", "FIELD=VALUE", DETECTOR, advanced=True,
     )] = ()  # fmt: skip
-    resume_from: ResumeFrom = None
     precision: Annotated[str | None, option(
         "Number type that the network computes in: float32, bf16 or fp16.", "TYPE", SPEED, default="float32",
     )] = None  # fmt: skip

@@ -8,6 +8,7 @@ backward pass, whose effect is undone; parameters, random states and log are tho
 from __future__ import annotations
 
 import logging
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from roibeam.messages import byte_count, plural
 from roibeam.model.common.losses import PreTrainingOutput, SumCount
+from roibeam.pipelines.common.console.progress import duration
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 
 
@@ -171,6 +174,52 @@ def rehearse(
     logger.info("the largest batch, %s, fits: %.1f s%s", worst.what, time.monotonic() - started, peak)
     if on_cuda:
         torch.cuda.empty_cache()
+
+
+TIMED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a run takes, by its first steps.
+
+    Attributes:
+        samples: of a step, in all processes.
+        epoch: samples in an epoch.
+        memory: most bytes until then: of tensors on CUDA, else of the process.
+        seconds: of `TIMED_STEPS` steps, reading included.
+    """
+
+    steps: int
+    samples: int
+    epoch: int
+    parameters: int
+    device: str
+    memory: int
+    seconds: tuple[float, ...]
+
+    def text(self) -> str:
+        """For the terminal."""
+        typical = statistics.median(self.seconds)
+        each = ", ".join(f"{one:.3g}" for one in self.seconds)
+        where = "tensors" if self.device.startswith("cuda") else "the process"
+        return "\n".join((
+            f"dry run: nothing written; {len(self.seconds)} steps timed on {self.device}",
+            f"  data       {plural(self.epoch, 'sample')} in an epoch",
+            f"  steps      {self.steps:,} of {plural(self.samples, 'sample')}: "
+            f"{self.steps * self.samples / self.epoch:.3g} epochs",
+            f"  model      {plural(self.parameters, 'parameter')}",
+            f"  memory     {byte_count(self.memory)} of {where} at most",
+            f"  time       {typical:.3g} s a step ({each}): {duration(self.steps * typical)} without evaluations",
+        ))  # fmt: skip
+
+
+class DryRunDone(Exception):
+    """The end of a dry run."""
+
+    def __init__(self, found: DryRun) -> None:
+        super().__init__("dry run")
+        self.found = found
 
 
 UPDATES = ("step", "task")

@@ -23,6 +23,8 @@ BY_NAME = "auto"  # of `best_is`
 BEST_IS = (BY_NAME, "highest", "lowest")
 AVERAGE_STARTS = ("first_update", "initial")
 TASK_GROUPS = "task"
+Resume = bool | str  # see `train`
+DRY_RUN = "dry run"  # its value for a new run that only times its first steps
 # Settings that options of the commands also set: by the option's name.
 OPTIONS = {f"train.{name}": name for name in ("steps", "learning_rate", "warmup_steps", "device", "seed")}
 

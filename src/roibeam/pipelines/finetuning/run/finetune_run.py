@@ -88,10 +88,10 @@ from roibeam.pipelines.training.model_files.tokenizer import (
     unknown_notes,
 )
 from roibeam.pipelines.training.run_folder.files import latest_checkpoint
-from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
+from roibeam.pipelines.training.run_folder.folder import check_run_folder, defaults_of
 from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary
 from roibeam.pipelines.training.run_folder.training_data import write_trained_images
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_config import Resume, TrainConfig
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     """Runs fine-tuning with one seed, and writes the run folder. Raises ValueError for a request that does not fit; the
     message names the command's option and what to do."""
     check_finetune(request)
-    resume: Resume = "auto" if request.resume is None else request.resume
+    resume = request.resume_choice
     if is_main_process():
         check_run_folder(request.out, resume=resume)
     if request.threads is not None:

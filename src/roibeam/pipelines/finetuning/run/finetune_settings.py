@@ -387,6 +387,8 @@ def check_finetune(request: FinetuneRequest) -> None:
     task, recipe = task_named(request.task), recipe_of(request)
     if request.toy and recipe is None:
         raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
+    if request.resume_from is not None and request.seeds > 1:
+        raise ValueError("--resume-from is for one run, and --seeds makes several")
     if request.toy and request.model is not None:
         raise ValueError("--toy says which model; leave --model out")
     named = NamedFiles()
@@ -412,7 +414,7 @@ def check_finetune(request: FinetuneRequest) -> None:
     named.look(lambda: HeldOut(request.held_out))
     named.check()
     if is_main_process() and request.seeds == 1:
-        check_run_folder(request.out, resume="auto" if request.resume is None else request.resume)
+        check_run_folder(request.out, resume=request.resume_choice)
     found = None if request.from_ == NEW else found_model(request.from_)
     if request.store is None:
         return

@@ -53,8 +53,9 @@ from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorPhotoR
 from roibeam.pipelines.training.hooks import TrainResult
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
-from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
+from roibeam.pipelines.training.run_folder.folder import check_run_folder
 from roibeam.pipelines.training.sample_order import SampleOrder
+from roibeam.pipelines.training.train_config import Resume
 
 _ORDER, _PHOTO = 3, 4  # first number of a seed: keeps the random streams of one run apart
 

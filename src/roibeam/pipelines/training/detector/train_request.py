@@ -22,8 +22,8 @@ from roibeam.pipelines.common.console.overrides import apply_overrides, preset, 
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, check_same_names, look_once, open_labelled_photos
 from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorPhotoRules, DetectorSettings, Start
-from roibeam.pipelines.training.requests import DetectorTrainRequest, resume_choice
-from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
+from roibeam.pipelines.training.requests import DetectorTrainRequest
+from roibeam.pipelines.training.run_folder.folder import check_run_folder
 from roibeam.pipelines.training.train_config import OPTIONS, TrainConfig, with_settings
 
 if TYPE_CHECKING:
@@ -66,13 +66,8 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    result = train_detector(photos, run_dir, settings, judged=judged, resume=_resume(request))
+    result = train_detector(photos, run_dir, settings, judged=judged, resume=request.resume_choice)
     return TrainedDetector(result, result.checkpoint / "model", photos)
-
-
-def _resume(request: DetectorTrainRequest) -> Resume:
-    chosen = resume_choice(request.resume, request.resume_from)
-    return "auto" if chosen is None else chosen
 
 
 def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientation: str) -> LabelledPhotos:
@@ -108,7 +103,7 @@ def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
         elif named.need(option, weights, FILE):
             named.look(partial(check_weight_file, weights))
     if named.need_output_folder(run_dir) and is_main_process():  # other processes may check after the run has started
-        named.look(lambda: check_run_folder(run_dir, resume=_resume(request)))
+        named.look(lambda: check_run_folder(run_dir, resume=request.resume_choice))
     sizes = named.look(lambda: _sizes(request))
     conventions = named.look(lambda: _conventions(request))
     if sizes is not None and conventions is not None:

@@ -31,7 +31,7 @@ from roibeam.pipelines.training.run_folder.files import (
 from roibeam.pipelines.training.run_folder.run_summary import DETECTOR_NAME, ENCODER_NAME
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME, read_evaluations
-from roibeam.pipelines.training.train_config import BY_NAME, TrainConfig, idle_fields
+from roibeam.pipelines.training.train_config import BY_NAME, DRY_RUN, Resume, TrainConfig, idle_fields
 
 _FREE = ("checkpoint_every", "keep", "evaluate_every", "best_by", "best_is", "patience", "tensorboard")
 _SAME_NUMBERS = ("activation_checkpointing",)
@@ -123,8 +123,6 @@ def named_checkpoint(name: str) -> str:
 
 logger = logging.getLogger(__name__)
 
-Resume = bool | str  # "auto", or the name of a checkpoint to go on from, such as "step-100" or "best"
-
 CONFIG_NAME = "config.json"
 BATCH_PAGE = "batch.html"
 # Files that a run that failed early may leave.
@@ -168,7 +166,7 @@ def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
 
 def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
     """The checkpoint that `resume` names, else the newest, or None."""
-    if not isinstance(resume, str) or resume == "auto":
+    if not isinstance(resume, str) or resume in ("auto", DRY_RUN):
         return latest_checkpoint(run_dir)
     if resume == BEST_NAME:
         return best_checkpoint(run_dir)
