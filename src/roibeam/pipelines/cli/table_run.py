@@ -3,9 +3,10 @@
     OUT/runs/<recipe>                runs, predictions
     OUT/made/<what>.json             a command that is done: its words, a digest of its recipe and of what it needs
     OUT/logs/<what>.log
-    OUT/table.md  table.csv  table.html
+    OUT/<table>.md  <table>.csv  <table>.html
 
-Each command is a process of its own. One that was ended goes on where it was; one that is done is not repeated.
+Each command is a process of its own. One that was ended goes on where it was; one that is done is not repeated, for
+another table in the same folder neither.
 """
 
 from __future__ import annotations
@@ -446,17 +447,17 @@ class Cell:
 
 
 def write_table(folder: Path, of: PaperTable, cells: Sequence[Cell], *, is_toy: bool) -> None:
-    """Writes table.md, table.csv and table.html, each whole."""
+    """Writes the table three times, each file whole."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [each.line() for each in cells]
     text = io.StringIO()
     csv.writer(text).writerows([HEAD, *lines])
-    for name, content in (
-        ("table.md", _markdown(of, lines, cells, is_toy=is_toy)),
-        ("table.csv", text.getvalue()),
-        ("table.html", _page(of, lines, cells, is_toy=is_toy)),
+    for suffix, content in (
+        (".md", _markdown(of, lines, cells, is_toy=is_toy)),
+        (".csv", text.getvalue()),
+        (".html", _page(of, lines, cells, is_toy=is_toy)),
     ):
-        write_bytes_atomically(folder / name, content.encode())
+        write_bytes_atomically(folder / f"{of.name}{suffix}", content.encode())
 
 
 def _summary(cells: Sequence[Cell]) -> str:

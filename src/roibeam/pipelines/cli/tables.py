@@ -142,7 +142,7 @@ def _make(request: TableRequest, *, as_json: bool) -> None:
         typer.echo(json_line({"cells": [dict(zip(HEAD, each.line(), strict=True)) for each in cells]}))
     else:
         counts = f"{known} of {plural(len(cells), 'figure')}"
-        typer.echo(f"{request.out / 'table.html'}   {counts}; also table.md and table.csv")
+        typer.echo(f"{request.out / request.name}.html   {counts}; also .md and .csv")
     if failed:
         raise ValueError(f"{plural(len(failed), 'command')} failed, see {failed[0]}; run the same command again")
 
