@@ -101,8 +101,12 @@ def test_what_is_made_is_not_made_again_and_a_server_s_figure_fills_its_cell(dri
     run.write()
     (row,) = rows(out)
     assert (row["ours"], row["ours less printed"]) == ("69.00", "-0.58")
+    with pytest.raises(ValueError, match=r"--data '.*/weights/vl-bert.pkl'"):
+        TableRun(request(out, toy=False), print).check()
+    (out / "toy" / "data" / "weights").mkdir()
+    (out / "toy" / "data" / "weights" / "vl-bert.pkl").touch()
     with pytest.raises(ValueError, match="by other words"):  # a table on other files, and no drill
-        TableRun(request(out, toy=False, weights="w"), print).check()
+        TableRun(request(out, toy=False), print).check()
     for given, words in (({"ROW: x": 1}, "no cell 'ROW: x'"), ({CELL: "69"}, "expected a figure in percent")):
         told.write_text(json.dumps(given))
         with pytest.raises(ValueError, match=words):

@@ -4,6 +4,7 @@ DATA/conceptual-captions, sbu, conceptual-12m    the publisher's table of captio
                                                  `roibeam download` makes of it
 DATA/coco, flickr30k                             photos, and Karpathy's dataset_coco.json or dataset_flickr30k.json
 DATA/vqa, vcr, nlvr2, refcoco+, CoLA, ...        official files of a task; of vcr and nlvr2 photos too
+DATA/weights/<preset>.pkl                        weights of the preset's detector, or of a detector without a preset
 DATA/text/corpus.txt                             BookCorpus and Wikipedia, a line a sentence
 STORES/<photos>-<features>                       regions, one store for each kind of features of each photos
 RUNS/<recipe>                                    runs, predictions and scores
@@ -235,7 +236,7 @@ def _extractions(name: str, features: Features) -> Iterator[Command]:
 
 def _extraction(name: str, features: Features, needs: tuple[str, ...], part: str = "") -> Command:
     store = f"{store_of(name, features)}{part}"
-    given = {PHOTOS: f"DATA/{PHOTO_SETS[name].source}", STORE: f"STORES/{store}"}
+    given = {PHOTOS: f"DATA/{PHOTO_SETS[name].source}", STORE: f"STORES/{store}", WEIGHTS: _weights_of(features)}
     words = [given.get(word, word) for word in shlex.split(replace(features, annotated="").commands[0])[1:]]
     if "--boxes" in words:
         place = words.index("--boxes") + 1
@@ -243,6 +244,10 @@ def _extraction(name: str, features: Features, needs: tuple[str, ...], part: str
     if name == "nlvr2":  # whose images the recipes call by the names of files, as its published features do
         words += ["--id-rule", "with-extension"]
     return Command(f"store {store}", tuple(words), needs, features)
+
+
+def _weights_of(features: Features) -> str:
+    return f"DATA/weights/{features.preset or features.detector}.pkl"
 
 
 def _folder_of_boxes(file: str) -> str:
@@ -293,7 +298,9 @@ def _end_to_end(recipe: Recipe | TaskRecipe, start: str) -> list[str]:
     """Options of a run through the detector's network, whose weights a start of that kind brings along."""
     if not recipe.end_to_end:
         return []
-    return ["--end-to-end", *([] if start and RECIPES[start].end_to_end else ["--weights", WEIGHTS])]
+    assert recipe.features is not None
+    brings = start and RECIPES[start].end_to_end
+    return ["--end-to-end", *([] if brings else ["--weights", _weights_of(recipe.features)])]
 
 
 def _instances(split: str) -> str:
@@ -406,16 +413,17 @@ def _zero_shot(name: str, recipe: Recipe) -> Iterator[Command]:
 # Publisher and counts, as papers and publishers print them; splits of tasks are those of `SCORED_TASKS`.
 _SETS: Mapping[str, str] = MappingProxyType(
     {
-        "conceptual-captions": "Conceptual Captions, Google: 3,318,333 captions with URLs, 3.1 million alive",
+        "conceptual-captions": "Conceptual Captions, Google: 3,318,333 captions with URLs (0.6 GB), 3.1 million alive",
         "sbu": "SBU Captions, Stony Brook University: 1,000,000 captions with URLs, about 860,000 usable",
-        "conceptual-12m": "Conceptual 12M, Google, in place of LAIT: shuf -n 3000000 cc12m.tsv > sample.tsv",
-        "coco": "COCO, cocodataset.org: 82,783, 40,504 photos, 81,434 of test2015; Karpathy's file: 113,287, 5,000 x 2",
+        "conceptual-12m": "Conceptual 12M, Google (2.8 GB), in place of LAIT: shuf -n 3000000 cc12m.tsv > sample.tsv",
+        "coco": "COCO, cocodataset.org: 82,783, 40,504, 81,434 photos (13, 6, 12 GB); Karpathy's: 113,287, 5,000 x 2",
         "flickr30k": "Flickr30k, University of Illinois; Karpathy's file: 29,000, 1,014, 1,000 photos, 5 captions each",
         "flickr30k-entities": "Flickr30k Entities, University of Illinois: 29,783, 1,000, 1,000 photos, 275,775 boxes",
         "vqa": "VQA v2, visualqa.org",
         "vcr": "VCR 1.0, University of Washington: 80,418, 9,929, 9,557 photos",
         "nlvr2": "NLVR2, Cornell University; photos on request",
         "refcoco+": "RefCOCO+, UNC, from lichengunc/refer; boxes of MAttNet's detector",
+        "weights": "published weights of detectors, such as docs/detectors.md names; of another kind: roibeam convert",
         "text": "BookCorpus and English Wikipedia, as BERT read them",
         **{task.name: "GLUE, gluebenchmark.com" for task in GLUE_TASKS.values()},
     }

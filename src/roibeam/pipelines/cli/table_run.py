@@ -35,19 +35,18 @@ from typing import Any, cast
 from roibeam.features.folders.durable_files import write_bytes_atomically, write_json_atomically
 from roibeam.messages import escaped, name_hint, plural
 from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, source_of
-from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
+from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles, read_json_object
 from roibeam.pipelines.common.page_layout import PAGE_END, Banner, banner_html, folded, page_start, table, tiles
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, PaperTable, paper_table
-from roibeam.pipelines.data.feature_settings import WEIGHTS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
+from roibeam.pipelines.toyworld.paper_files import TOY_WIDTH
 
 RUN_HERE = ("pretrain", "finetune", "predict", "score", "evaluate", "attention")
 _TRAINED = ("pretrain", "finetune", "predict")  # which torchrun can start on several processes
 _PLACE = re.compile(r"(.*=|)(DATA|STORES|RUNS)/(.*)")
 _WAIT = 5.0  # seconds between two looks for what other parts make
 _AVERAGE, HEADS, ENTITY = "average of the eight", "best head", "entity"
-_TOY_WIDTH = 512  # of the toy detector's features
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,6 @@ class TableRequest:
     """
     Attributes:
         data, stores: see recipe_commands.py.
-        weights: of the detector, for runs end to end.
         only: patterns of rows of the table; all where none is given.
         seeds: runs of each recipe of a task.
         jobs: commands at once.
@@ -69,7 +67,6 @@ class TableRequest:
     data: Path
     stores: Path
     out: Path
-    weights: str = ""
     only: Sequence[str] = ()
     seeds: int = 1
     jobs: int = 1
@@ -123,8 +120,9 @@ class TableRun:
             for store in sorted({need for each in self.commands.values() for need in each.needs}):
                 if store.startswith("store "):
                     named.need("--stores", request.stores / store.removeprefix("store "), FOLDER)
-        if not (request.weights or request.toy) and any(WEIGHTS in each.words for each in self.commands.values()):
-            named.refuse("--weights: runs of this table go through the detector's network; name its file of weights")
+        words = (word for each in self.commands.values() for word in each.words * (not request.toy))
+        for word in dict.fromkeys(word for word in words if word.startswith("DATA/weights/")):
+            named.need("--data", self._filled(word), FILE)
         named.check()
         self.cells()
         for each in self.commands.values():
@@ -253,10 +251,10 @@ class TableRun:
         return [word.replace(str(self.request.out), "OUT") for word in self._words(command)]
 
     def _filled(self, word: str) -> str:
-        """A word with the folders of the request in place of DATA, STORES, RUNS and WEIGHTS."""
+        """A word with the folders of the request in place of DATA, STORES and RUNS."""
         request, found = self.request, _PLACE.fullmatch(word)
         if found is None:
-            return request.weights if word == WEIGHTS else word
+            return word
         folders = {"DATA": request.data, "STORES": request.stores, "RUNS": request.out / "runs"}
         return f"{found[1]}{folders[found[2]] / found[3]}"
 
@@ -351,7 +349,7 @@ def _toy(command: Command) -> tuple[str, ...]:
     if kind == "finetune" and "vcr" in words:
         settings.append(f"vcr.{names}")
     if kind == "pretrain" and any(word.endswith("-resnet152-of-photo") for word in words):
-        settings.append(f"model.global_feature_size={_TOY_WIDTH}")
+        settings.append(f"model.global_feature_size={TOY_WIDTH}")
     return (*words, *(word for each in settings for word in ("--set", each)))
 
 

@@ -32,9 +32,6 @@ def tables_command(
         "Folder of the official files, each data set in a folder of its own; --dry-run names them.", "DIR", INPUT,
     )] = None,
     stores: Annotated[Path | None, option("Folder of the stores; --dry-run names them.", "DIR", INPUT)] = None,
-    weights: Annotated[str, option(
-        "Weights of the detector, for runs that go through it.", "FILE", INPUT, default="none",
-    )] = "",
     scored: Annotated[Path | None, option(
         "JSON of figures of a test server, in percent, by row: column.", "FILE", INPUT,
     )] = None,
@@ -79,8 +76,8 @@ def tables_command(
             return
         assert out is not None
         _make(TableRequest(
-            name, *_folders(chosen[0], data, stores, out, only, is_toy=toy), out, weights, only, seeds, jobs,
-            its_part, processes, scored, toy,
+            name, *_folders(chosen[0], data, stores, out, only, is_toy=toy), out, only, seeds, jobs, its_part,
+            processes, scored, toy,
         ), as_json=as_json)  # fmt: skip
     elif as_json:
         typer.echo(json_line({each.name: _plain(each) for each in chosen}, event="tables"))

@@ -1,6 +1,7 @@
 """Official files and stores of all published runs, from a toy world: what `roibeam tables --toy` reads.
 
     FOLDER/world, tasks, entities, perfect    the world, its tasks and the store of all that is in its pictures
+    FOLDER/wide                               the same with features as wide as the toy detector's, for runs end to end
     FOLDER/seen                               regions of some pictures by the toy detector, and features of whole ones
     FOLDER/data, FOLDER/stores                links to them, named as in cli/recipe_commands.py
 
@@ -13,9 +14,14 @@ import csv
 import fcntl
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from roibeam.features.folders.durable_files import write_bytes_atomically
+from roibeam.features.store import FeatureStore
+from roibeam.features.writing.store_writer import write_store
 from roibeam.pipelines.data.datasets.karpathy import read_captioned
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, GlueCounts, GlueTask, glue_files, read_glue
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
@@ -31,6 +37,7 @@ QUESTIONS = "v2_OpenEnded_mscoco_val2014_questions.json"
 DOWNLOADED = ("conceptual-captions", "sbu", "conceptual-12m")
 _TASKS, _OF_BOX = ("vqa", "vcr", "nlvr2", "refcoco+"), ("image_id", "category_id")
 _LONG = 9  # words of a text
+TOY_WIDTH = 512  # of the toy detector's features
 
 
 def write_paper_files(folder: Path, stores: Iterable[str], workers: int) -> tuple[Path, Path]:
@@ -55,6 +62,7 @@ def _write_all(folder: Path, stores: Iterable[str], workers: int) -> None:
         PerfectStore(str(folder / "perfect"), world, Perception(), SEED, NUM_IMAGES, tasks),
     ):
         each.write(workers)
+    _widen(folder / "perfect", folder / "wide", world)
     data = folder / "data"
     links = {f"{name}/{path.name}": path for name in _TASKS for path in (tasks / name).iterdir()}
     links["nlvr2/test2.json"] = tasks / "nlvr2" / "test1.json"
@@ -82,7 +90,17 @@ def _write_all(folder: Path, stores: Iterable[str], workers: int) -> None:
         of_whole = store.endswith(OF_WHOLE)
         if of_whole and not (folder / "seen" / "manifest.json").exists():
             _extract((world / "coco", world / "flickr30k"), folder / "seen")
-        _link(folder / "stores" / store, folder / ("seen" if of_whole else "perfect"))
+        _link(folder / "stores" / store, folder / ("seen" if of_whole else "wide"))
+
+
+def _widen(perfect: Path, wide: Path, photos: Path) -> None:
+    with FeatureStore(perfect) as store:
+        missing = TOY_WIDTH - store[0].features.shape[1]
+        records = (replace(each, features=np.pad(each.features, ((0, 0), (0, missing)))) for each in store)
+        write_store(
+            wide, records, feature_space=f"{Perception().feature_space}-wide", classes=store.manifest.classes,
+            attributes=store.manifest.attributes, photos=photos,
+        )  # fmt: skip
 
 
 def _extract(photos: Sequence[Path], store: Path) -> None:
