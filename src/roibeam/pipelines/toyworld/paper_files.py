@@ -27,7 +27,7 @@ from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, GlueCounts, Gl
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
 from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME
 from roibeam.pipelines.toyworld.entities import ToyEntities
-from roibeam.pipelines.toyworld.perfect_store import Perception, PerfectStore
+from roibeam.pipelines.toyworld.perfect_store import FEATURE_DIM, Perception, PerfectStore
 from roibeam.pipelines.toyworld.tasks.write_tasks import ToyTasks
 from roibeam.pipelines.toyworld.write import write_world
 
@@ -95,8 +95,8 @@ def _write_all(folder: Path, stores: Iterable[str], workers: int) -> None:
 
 def _widen(perfect: Path, wide: Path, photos: Path) -> None:
     with FeatureStore(perfect) as store:
-        missing = TOY_WIDTH - store[0].features.shape[1]
-        records = (replace(each, features=np.pad(each.features, ((0, 0), (0, missing)))) for each in store)
+        zeros = (0, 0), (0, TOY_WIDTH - FEATURE_DIM)
+        records = (replace(each, features=np.pad(each.features, zeros)) for each in store)
         write_store(
             wide, records, feature_space=f"{Perception().feature_space}-wide", classes=store.manifest.classes,
             attributes=store.manifest.attributes, photos=photos,
