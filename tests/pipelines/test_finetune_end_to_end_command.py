@@ -99,6 +99,7 @@ def test_visualberts_recipe_of_vcr_makes_its_own_regions(roibeam: Cli, made: Pho
         "--end-to-end", "--weights", "random:1", "--steps", 1, "--threads", 1, *given,
         *(word for each in sizes for word in ("--set", each)),
     ))  # fmt: skip
+    assert "The paper has 70.8 (VCR, Q-&gt;A, val; Table 4)" in (run / "report.html").read_text()
     (checkpoint,) = (run / "checkpoints").iterdir()
     config = json.loads((checkpoint / "model" / "config.json").read_text())
     encoder, choices = config["region_encoder"], config["end_to_end"]

@@ -18,6 +18,7 @@ from roibeam.pipelines.cli.commands import app
 from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, printed_figures, source_of
 from roibeam.pipelines.cli.table_run import table_commands
 from roibeam.pipelines.common.statistics.paper_figures import paper_figures, paper_tables
+from roibeam.pipelines.finetuning.prediction_card import write_card
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
@@ -185,10 +186,15 @@ def test_a_wrong_call_gets_one_line(roibeam: Cli, words: tuple[str, ...], messag
 def test_a_score_has_the_printed_figure_beside(roibeam: Cli, tmp_path: Path) -> None:
     write_task(tmp_path, "rte")
     (tmp_path / "RTE.tsv").write_text("index\tprediction\n" + "".join(f"{row}\tentailment\n" for row in range(8)))
-    asked = ("score", "rte", tmp_path / "RTE.tsv", "--data", tmp_path, "--recipe", "interbert-rte")
-    out = ok(roibeam(*asked)).out
-    assert "accuracy: 64.3 (GLUE RTE, accuracy, dev; Table 3); ours less it -14.30" in out
-    assert json.loads(ok(roibeam(*asked, "--json")).out)["printed"][0] == "printed, of the recipe interbert-rte, dev:"
+    asked, of_recipe = ("score", "rte", tmp_path / "RTE.tsv", "--data", tmp_path), ("--recipe", "interbert-rte")
+    beside = "accuracy: 64.3 (GLUE RTE, accuracy, dev; Table 3); ours less it -14.30"
+    assert beside in ok(roibeam(*asked, *of_recipe)).out
+    told = json.loads(ok(roibeam(*asked, *of_recipe, "--json")).out)
+    assert told["printed"][0] == "printed, of the recipe interbert-rte, dev:"
+    for toy in (True, False):  # the predictions' card names the recipe
+        model = {"recipe": "interbert-rte", "toy": toy}
+        write_card(tmp_path / "RTE.tsv", {"task": "rte", "split": "dev", "model": model})
+        assert (beside in ok(roibeam(*asked)).out) != toy
 
 
 def test_the_page_lists_all_tables(roibeam: Cli) -> None:

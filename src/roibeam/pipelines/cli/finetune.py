@@ -184,6 +184,7 @@ def score_command(
     )] = None,
     recipe: Annotated[str, option(
         "Print what the paper of this recipe has, too; `roibeam recipes` lists them.", "NAME", QUESTION,
+        default="that of the run that made the predictions",
     )] = "",
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -202,6 +203,7 @@ def score_command(
     if recipe:
         _check_task(recipe, task)
     score = run_score(ScoreRequest(task, file, data, split, rules, against, typed_again(sys.argv)), check_only=check)
+    recipe = recipe or _recipe_of(score.card["predicted"][0])
     ours = {figure.name: figure.percent for figure in score.figures}
     printed = _printed(recipe, ours, score.card["split"], in_folds=rules == "five-folds") if recipe else []
     if as_json:
@@ -216,6 +218,15 @@ def score_command(
         return
     lines = _table(score, has_second=against is not None)
     typer.echo("\n".join([*lines, "", *([*printed, ""] if printed else []), *_card(score.card)]))
+
+
+def _recipe_of(predicted: Mapping[str, Any]) -> str:
+    """The recipe of the run that made predictions, by their card; "" where none is known, or it was a toy."""
+    from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+
+    model = predicted.get("model")
+    name = str(model.get("recipe")) if isinstance(model, dict) and model.get("toy") is False else ""
+    return name if name in TASK_RECIPES else ""
 
 
 def _check_task(recipe: str, task: str) -> None:

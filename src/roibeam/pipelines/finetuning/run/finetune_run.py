@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -318,7 +317,7 @@ class _Run:
             with waiting("evaluating"):
                 evaluation = trained.evaluate()
         encoder = None if moved is None else moved.after()
-        return replace(_result(request.out, result, evaluation, len(judged), notes), encoder=encoder)
+        return replace(_result(request, result, evaluation, len(judged), notes), encoder=encoder)
 
     def _validation_plan(self) -> tuple[TrainConfig, Sequence[TaskGroup]]:
         """The training settings, and the groups that evaluations predict; logs what these will cost."""
@@ -451,6 +450,7 @@ class _Run:
             "bert": None if start.bert is None else start.bert.spec,
             **({"encoder_weights": self._encoder_weights} if request.end_to_end else {}),
             "recipe": request.recipe,
+            "toy": request.toy,
             "store": str(stores[0].path) if stores else None,
             "annotated_store": request.annotated_store,
             "photos": request.photos,
@@ -468,7 +468,9 @@ class _Run:
         return str(self.start.source if self.start.encoder is not None else chosen_encoder(self.request).weights)
 
 
-def _result(run_dir: Path, training: TrainResult, last: Judged, evaluated: int, notes: Sequence[str]) -> FinetuneResult:
+def _result(
+    request: FinetuneRequest, training: TrainResult, last: Judged, evaluated: int, notes: Sequence[str]
+) -> FinetuneResult:
     """Result of a run: evaluation of the best checkpoint (`train.best_by`), else of the last; also on its page."""
     best, figures, step = training.best_evaluation, last.figures, training.step
     if best is not None and best["step"] != step:
@@ -478,10 +480,14 @@ def _result(run_dir: Path, training: TrainResult, last: Judged, evaluated: int, 
         figures = tuple(replace(figure, chance=each.chance, items=each.items) for figure, each in kept)
     if is_main_process() and training.last:
         words = f"{evaluated:,} of the validation split" + (f", the best checkpoint, step {step:,}" if best else "")
-        summary = TrainingSummary.of_figures(figures, system="", asked=words, held_out=True, question=_QUESTION)
-        write_results(run_dir, training, summary if figures else None)
+        question, recipe = _QUESTION, None if request.toy else recipe_of(request)
+        if recipe is not None and recipe.figures:
+            printed = "; ".join(f"{each.printed} ({each.column}; {each.where})" for each in recipe.figures)
+            question = f"{question} The paper has {printed}."
+        summary = TrainingSummary.of_figures(figures, system="", asked=words, held_out=True, question=question)
+        write_results(request.out, training, summary if figures else None)
     return FinetuneResult(
-        run_dir=run_dir,
+        run_dir=request.out,
         training=training,
         figures=figures,
         evaluated_step=step,

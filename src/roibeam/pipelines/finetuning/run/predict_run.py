@@ -96,7 +96,7 @@ def model_facts(trained: TrainedTask, weights: str, seen: SeenBefore, precision:
             "folder": str(found.source), "weights": weights, "step": trained_with(found).step,
             "system": described["system"], "seed": saved["train"].get("seed"), "seeds": seeds_of(trained.run),
             "trained_on": recorded.get("data"), "precision": precision, "learned_in": trained_precision(saved["train"]),
-            **{name: recorded.get(name) for name in ("start", "recipe", "trained_groups", "notes")},
+            **{name: recorded.get(name) for name in ("start", "recipe", "toy", "trained_groups", "notes")},
             "started_from": "; ".join(f"{words}" for words in origins(saved).values()),
         },
         "leaks": {**seen.to_json(), "start_is_known": bool(recorded.get("start_tells_images"))},
