@@ -1,6 +1,7 @@
 """Phrase grounding: where phrases stand, what is learned of them on every system, and the command from run to score."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,11 @@ def write_entities(folder: Path, sentences: str = TWICE, boxes: tuple[Any, ...] 
     for split in ("train", "val", "test"):
         (folder / f"{split}.txt").write_text("7\n")
     return folder
+
+
+def test_its_photos_are_counted(roibeam: Cli, tmp_path: Path) -> None:
+    told = roibeam("data", "check", "flickr30k-entities", write_entities(tmp_path))
+    assert told.code == 1 and re.search(r"^test +1 +1,000  999 rows fewer: cut, or another version$", told.out, re.M)
 
 
 def test_a_phrase_stands_where_its_mark_is_or_where_its_words_come_first(tmp_path: Path) -> None:

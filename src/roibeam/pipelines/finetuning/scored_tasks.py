@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from roibeam.messages import name_hint, plural, printable
+from roibeam.pipelines.data.datasets.entities import split_names
 from roibeam.pipelines.data.datasets.karpathy import read_captioned
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer, read_refer_detections
@@ -307,6 +308,7 @@ def _open_retrieval(folder: Path, split: str, rules: str) -> OpenTask:
 
 
 FIVE_FOLDS, SUBSET, COCO_FOLDS = "five-folds", "subset", 5  # of retrieval
+_ENTITIES = "flickr30k-entities"
 _BOX_RULES = (STRICT, OFFICIAL, "uniter", "vl-bert", "vilbert")
 BOTH_RULES = (STRICT, OFFICIAL)
 # Numbers of rows: of the data sets' own pages and papers; of RefCOCO, RefCOCO+ and RefCOCOg, sentences.
@@ -334,7 +336,7 @@ SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
             name: ScoredTask({task.validation: 0, **task.rows}, BOTH_RULES, open_glue(name))
             for name, task in GLUE_TASKS.items()
         },
-        "flickr30k-entities": ScoredTask(
+        _ENTITIES: ScoredTask(
             dict.fromkeys(("val", "test", "train")), (*BOTH_RULES, *GROUNDING_RULES), open_entities_labels
         ),
         SUBMISSION: ScoredTask({"dev": None, "test": None}, BOTH_RULES, open_submission),
@@ -349,13 +351,15 @@ _CAPTIONS: Mapping[str, Mapping[str, int]] = MappingProxyType(
         "dataset_coco.json": {"train": 566_747, "val": 25_010, "test": 25_010},
     }
 )
+# Photos of Flickr30k Entities, of which not all captions have phrases with boxes.
+_PHOTOS: Mapping[str, int] = MappingProxyType({"train": 29_783, "val": 1_000, "test": 1_000})
 
 
 class SplitCheck(NamedTuple):
     """What `check_data` finds in a split.
 
     Attributes:
-        rows: None where the split cannot be read.
+        rows: those that are scored; photos of Flickr30k Entities; None where the split cannot be read.
         published: None where no count is known.
         first, last: ids of rows.
         fault: what is wrong; "" for nothing.
@@ -388,14 +392,16 @@ def _checked(task: str, folder: Path, split: str, published: int | None) -> Spli
         is_missing = isinstance(error, MissingFileError | FileNotFoundError)
         return SplitCheck(split, None, published, (), fault=str(error), is_missing=is_missing)
     published = next((_CAPTIONS[path.name][split] for path in found.files if path.name in _CAPTIONS), published)
-    fault = ""
-    if published is not None and found.rows != published and not found.is_own:
-        less = plural(abs(found.rows - published), "row")
-        fault = f"{less} fewer: cut" if found.rows < published else f"{less} more"
+    rows, fault = found.rows, ""
+    if task == _ENTITIES:
+        rows, published = len(split_names(str(folder), split)), _PHOTOS[split]
+    if published is not None and rows != published and not found.is_own:
+        less = plural(abs(rows - published), "row")
+        fault = f"{less} fewer: cut" if rows < published else f"{less} more"
         fault += ", or another version"
     first, last = (str(found.ids[0]), str(found.ids[-1])) if len(found.ids) else ("", "")
     known = None if found.is_own else published
-    return SplitCheck(split, found.rows, known, tuple(map(str, found.files)), first, last, fault)
+    return SplitCheck(split, rows, known, tuple(map(str, found.files)), first, last, fault)
 
 
 logger = logging.getLogger(__name__)
