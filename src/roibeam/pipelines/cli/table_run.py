@@ -12,6 +12,7 @@ another table in the same folder neither.
 from __future__ import annotations
 
 import csv
+import fcntl
 import hashlib
 import io
 import json
@@ -30,7 +31,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from roibeam.features.folders.durable_files import write_bytes_atomically, write_json_atomically
 from roibeam.messages import escaped, name_hint, plural
@@ -45,7 +46,7 @@ from roibeam.pipelines.toyworld.paper_files import TOY_WIDTH
 RUN_HERE = ("pretrain", "finetune", "predict", "score", "evaluate", "attention")
 _TRAINED = ("pretrain", "finetune", "predict")  # which torchrun can start on several processes
 _PLACE = re.compile(r"(.*=|)(DATA|STORES|RUNS)/(.*)")
-_WAIT = 5.0  # seconds between two looks for what other parts make
+_WAIT = 5.0  # seconds between two looks for what others make
 _AVERAGE, HEADS, ENTITY = "average of the eight", "best head", "entity"
 
 
@@ -211,15 +212,18 @@ class TableRun:
         if self._is_stopping:
             return 1
         request, log = self.request, self._log(command)
-        words, begun = self._words(command), time.monotonic()
-        if command.words[0] in ("evaluate", "attention"):  # what was begun is not gone on with
-            shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
+        words = self._words(command)
         start = [sys.executable, "-m", "roibeam"]
         if request.processes > 1 and command.words[0] in _TRAINED:
             launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(request.processes))
             start = [sys.executable, *launcher, "-m", "roibeam"]
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as out:
+            if not self._locked(out, command.key) or self._has(command.key):
+                return int(self._is_stopping)
+            begun = time.monotonic()
+            if command.words[0] in ("evaluate", "attention"):  # what was begun is not gone on with
+                shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
             out.write(f"{shlex.join(('roibeam', *words))}\n")
             out.flush()
             is_score = command.words[0] == "score"
@@ -241,6 +245,22 @@ class TableRun:
             write_json_atomically(self._made(command.key), made)
         self.tell(f"{command.key}: {'failed, see ' + str(log) if process.returncode else 'done'}")
         return process.returncode
+
+    def _locked(self, log: IO[str], key: str) -> bool:
+        """Locks the log of a command; a process that outlived a killed call has its log open, and is waited for. False
+        if this call ends before."""
+        is_told = False
+        while not self._is_stopping:
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not is_told:
+                    self.tell(f"waiting for an earlier call's {key}, which still runs")
+                is_told = True
+                time.sleep(_WAIT)
+            else:
+                return True
+        return False
 
     def _words(self, command: Command) -> list[str]:
         """A command as it is run."""
@@ -293,7 +313,8 @@ class TableRun:
         keys = {source_of(figure, seed)[0] for seed in range(self.request.seeds)} if of_task else {key}
         needed = set[str]().union(*map(self._needs, keys))
         facts: dict[str, Any] = {"seconds": sum(map(self._seconds, needed))}
-        facts["is_served"] = "--check" in self.commands[key].words
+        if "--check" in (words := self.commands[key].words):
+            facts["submission"] = words[2].replace("RUNS/", "runs/")
         if known and measure.endswith(HEADS):
             return Cell(figure, words="{layer}-{head}".format(**known[0]), **facts)
         values = tuple(100 * found["value"] for found in known)
@@ -406,7 +427,7 @@ class Cell:
         values: in percent, by seed; empty where nothing is known yet.
         low, high: 95 % interval over images, of one seed.
         words: what came out, of a figure that is no number.
-        is_served: whether a test server tells it.
+        submission: of a figure that a test server tells: file below the folder of the table.
         seconds: of the commands that it needs, shared ones too.
     """
 
@@ -415,7 +436,7 @@ class Cell:
     low: float | None = None
     high: float | None = None
     words: str = ""
-    is_served: bool = False
+    submission: str = ""
     seconds: float = 0.0
 
     @property
@@ -433,7 +454,8 @@ class Cell:
         hours = f"{self.seconds / 3600:.2f}" if self.seconds else ""
         start = [figure.row, figure.column, figure.printed]
         if mean is None:
-            missing = "for the test server" if self.is_served else "" if figure.recipe else "no command"
+            missing = "" if figure.recipe else "no command"
+            missing = f"to submit: {self.submission}" if self.submission else missing
             return [*start, self.words or missing, "", "", "", hours, recipes]
         interval, inside = "", ""
         if len(self.values) > 1:
@@ -460,7 +482,7 @@ def write_table(folder: Path, of: PaperTable, cells: Sequence[Cell], *, is_toy: 
 
 def _summary(cells: Sequence[Cell]) -> str:
     known = sum(bool(each.values or each.words) for each in cells)
-    served = sum(each.is_served and not each.values for each in cells)
+    served = sum(bool(each.submission) and not each.values for each in cells)
     return (
         f"{known} of {plural(len(cells), 'figure')} measured" + (f", {served} for a test server" * bool(served)) + "."
     )
