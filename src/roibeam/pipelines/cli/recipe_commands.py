@@ -419,13 +419,13 @@ _SETS: Mapping[str, str] = MappingProxyType(
         "coco": "COCO, cocodataset.org: 82,783, 40,504, 81,434 photos (13, 6, 12 GB); Karpathy's: 113,287, 5,000 x 2",
         "flickr30k": "Flickr30k, University of Illinois; Karpathy's file: 29,000, 1,014, 1,000 photos, 5 captions each",
         "flickr30k-entities": "Flickr30k Entities, University of Illinois: 29,783, 1,000, 1,000 photos, 275,775 boxes",
-        "vqa": "VQA v2, visualqa.org",
-        "vcr": "VCR 1.0, University of Washington: 80,418, 9,929, 9,557 photos",
-        "nlvr2": "NLVR2, Cornell University; photos on request",
-        "refcoco+": "RefCOCO+, UNC, from lichengunc/refer; boxes of MAttNet's detector",
+        "vqa": "VQA v2, visualqa.org: v2_OpenEnded_mscoco_*_questions.json, v2_mscoco_*_annotations.json",
+        "vcr": "VCR 1.0, University of Washington: train.jsonl, val.jsonl, test.jsonl; 80,418, 9,929, 9,557 photos",
+        "nlvr2": "NLVR2, Cornell University: train.json, dev.json, test1.json; photos, on request",
+        "refcoco+": "RefCOCO+, UNC, from lichengunc/refer: instances.json, refs(unc).p; boxes of MAttNet's detector",
         "weights": "published weights of detectors, such as docs/detectors.md names; of another kind: roibeam convert",
         "text": "BookCorpus and English Wikipedia, as BERT read them",
-        **{task.name: "GLUE, gluebenchmark.com" for task in GLUE_TASKS.values()},
+        **{task.name: "GLUE, gluebenchmark.com: train.tsv, dev.tsv, test.tsv" for task in GLUE_TASKS.values()},
     }
 )
 _PHOTOS: Mapping[str, int] = MappingProxyType(
