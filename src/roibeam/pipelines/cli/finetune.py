@@ -52,7 +52,7 @@ def finetune_command(request: FinetuneRequest, json: Json = False) -> None:
         from roibeam.pipelines.finetuning.run.finetune_run import run_finetuning
 
     if request.dry_run:
-        print_dry_run(lambda out: run_finetuning(replace(request, out=out)), as_json=json)
+        print_dry_run(lambda out: run_finetuning(replace(request, out=out)), request.out, as_json=json)
         return
     results = [run_finetuning(each) for each in seed_requests(request)]
     if not is_main_process():
@@ -203,11 +203,14 @@ def score_command(
     if recipe:
         _check_task(recipe, task)
     score = run_score(ScoreRequest(task, file, data, split, rules, against, typed_again(sys.argv)), check_only=check)
-    recipe = recipe or _recipe_of(score.card["predicted"][0])
     ours = {figure.name: figure.percent for figure in score.figures}
-    printed = _printed(recipe, ours, score.card["split"], in_folds=rules == "five-folds") if recipe else []
+    printed = [
+        line
+        for each in ([recipe] if recipe else _recipes_of(score.card["predicted"][0]))
+        for line in _printed(each, ours, score.card["split"], in_folds=rules == "five-folds")
+    ]
     if as_json:
-        facts = {"printed": printed} if recipe else {}
+        facts = {"printed": printed} if printed else {}
         figures = [asdict(figure) for figure in score.figures]
         typer.echo(json_line({"figures": figures, "card": score.card, **facts}))
         return
@@ -220,13 +223,14 @@ def score_command(
     typer.echo("\n".join([*lines, "", *([*printed, ""] if printed else []), *_card(score.card)]))
 
 
-def _recipe_of(predicted: Mapping[str, Any]) -> str:
-    """The recipe of the run that made predictions, by their card; "" where none is known, or it was a toy."""
+def _recipes_of(predicted: Mapping[str, Any]) -> list[str]:
+    """Recipes of the runs that made predictions, by their card, without those of toys."""
     from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 
-    model = predicted.get("model")
-    name = str(model.get("recipe")) if isinstance(model, dict) and model.get("toy") is False else ""
-    return name if name in TASK_RECIPES else ""
+    second = predicted.get("second")
+    models = [each.get("model") for each in (predicted, second) if isinstance(each, dict)]
+    names = [str(each.get("recipe")) for each in models if isinstance(each, dict) and each.get("toy") is False]
+    return [name for name in dict.fromkeys(names) if name in TASK_RECIPES]
 
 
 def _check_task(recipe: str, task: str) -> None:

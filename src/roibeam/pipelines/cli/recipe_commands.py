@@ -67,6 +67,7 @@ PHOTO_SETS: Mapping[str, Photos] = MappingProxyType(
         "nlvr2": Photos("NLVR2", "nlvr2/images"),
     }
 )
+_PLACE = re.compile(r"(.*=|)(DATA|STORES|RUNS)/(.*)")
 # Behind the name of a run of retrieval on COCO, and of a search in its five parts; in columns of their figures.
 _COCO, _IN_FOLDS, _ON_COCO, _FIRST_THOUSAND = "-coco", "-in-folds", "COCO (", "COCO (1k)"
 ZERO_SHOT, AVERAGED, _VAL = "zero-shot", "GLUE", "-val2014"
@@ -111,6 +112,13 @@ class Command:
 
     def __str__(self) -> str:
         return shlex.join(("roibeam", *self.words))
+
+
+def filled(word: str, folders: Mapping[str, Path | None]) -> str:
+    """A word of a command with folders in place of DATA, STORES and RUNS, as far as they are given."""
+    found = _PLACE.fullmatch(word)
+    folder = None if found is None else folders.get(found[2])
+    return word if found is None or folder is None else f"{found[1]}{folder / found[3]}"
 
 
 def chain_of(name: str) -> list[str]:
@@ -237,6 +245,7 @@ def _extractions(name: str, features: Features) -> Iterator[Command]:
 def _extraction(name: str, features: Features, needs: tuple[str, ...], part: str = "") -> Command:
     store = f"{store_of(name, features)}{part}"
     given = {PHOTOS: f"DATA/{PHOTO_SETS[name].source}", STORE: f"STORES/{store}", WEIGHTS: _weights_of(features)}
+    given["resnet152=resnet152.pth"] = "resnet152=DATA/weights/resnet152.pth"
     words = [given.get(word, word) for word in shlex.split(replace(features, annotated="").commands[0])[1:]]
     if "--boxes" in words:
         place = words.index("--boxes") + 1
@@ -434,6 +443,10 @@ _PHOTOS: Mapping[str, int] = MappingProxyType(
         "flickr30k": 31_014, "vcr": 99_904,
     }
 )  # fmt: skip
+# Features and classes of detectron2's networks (docs/detectors.md).
+_SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"pythia-x152-fpn": (2048, 1600), "mask-rcnn-r101-fpn": (1024, 80)}
+)
 
 
 def needs_of(commands: Iterable[Command], data: Path | None) -> Iterator[str]:
@@ -443,8 +456,10 @@ def needs_of(commands: Iterable[Command], data: Path | None) -> Iterator[str]:
         data: folder DATA, to say which files are there; None for none.
     """
     commands = list(commands)
-    words = (word for each in commands for word in each.words if word.startswith("DATA/"))
-    files = sorted({word.removeprefix("DATA/").rstrip("/") for word in words})
+    words = [word for each in commands for word in each.words]
+    files = sorted({word.removeprefix("DATA/").rstrip("/") for word in words if word.startswith("DATA/")})
+    if "retrieval" in words:
+        files = sorted({*files, *(PHOTO_SETS[each].captions for each in ("coco", "flickr30k") if each in files)})
     made = {f"{each.words[2].removeprefix('DATA/')}/local.tsv" for each in commands if each.words[0] == "download"}
     yield "official files, below DATA:"
     for name in dict.fromkeys(file.partition("/")[0] for file in files):
@@ -456,9 +471,18 @@ def needs_of(commands: Iterable[Command], data: Path | None) -> Iterator[str]:
             if file.partition("/")[0] == name and file not in made and not file.endswith("/photos"):
                 there = "" if data is None else "there    " if (data / file).exists() else "missing  "
                 yield f"    {there}{file}"
+        if task in SCORED_TASKS:
+            yield f"    roibeam data check {task} DATA/{name}    compares its rows with these counts"
+    of_models = (RECIPES[each.words[1].removeprefix("RUNS/")].start for each in commands if each.words[0] == "pretrain")
+    hub = {word for word in words if word.startswith("hf:")} | {f"hf:google-bert/{each}" for each in of_models if each}
+    yield from (f"  {each}, from Hugging Face's hub; or its folder, as --from-bert" for each in sorted(hub))
+    yield from ["  spaCy, for parses: pip install 'roibeam[parse]'"] * ("spacy" in words)
     yield "stores, of float16 features and class scores:"
-    yield from (f"  {line}" for each in commands if (line := _room(each)))
-    yield "GPU hours of steps:"
+    rooms = [_room(each, each.features) for each in commands if each.features is not None]
+    yield from (f"  {line}" for line, _ in rooms)
+    known = sum(size for _, size in rooms)
+    yield f"  together at most {byte_count(known)}" + (", and those not known" if 0 in dict(rooms).values() else "")
+    yield "GPU hours of steps; extraction, predictions and evaluations are not measured:"
     for each in commands:
         if "--recipe" in each.words:
             recipe = TASK_RECIPES.get(each.words[each.words.index("--recipe") + 1])
@@ -466,15 +490,13 @@ def needs_of(commands: Iterable[Command], data: Path | None) -> Iterator[str]:
             yield f"  {each.words[1]}: {'not measured' if found is None else f'{found.hours:.2g} on one {found.card}'}"
 
 
-def _room(command: Command) -> str:
-    """Room of a store at most; "" for other commands."""
-    if not command.key.startswith("store "):
-        return ""
-    name, features = command.key.removeprefix("store "), command.features
-    assert features is not None
+def _room(command: Command, features: Features) -> tuple[str, int]:
+    """Room of a store at most, as a line and in bytes; 0 for not known."""
+    name = command.key.removeprefix("store ")
     photos = next((count for each, count in _PHOTOS.items() if name.startswith(f"{each}-")), None)
     config, selection = CONFIGS.get(features.detector), SELECTIONS.get(features.selection)
-    if photos is None or config is None or selection is None:
-        return f"{name}: not known before"
-    size = photos * selection.max_regions * (config.feature_dim + config.num_classes + 1) * 2
-    return f"{name}: at most {byte_count(size)}, {photos:,} photos of up to {selection.max_regions} regions"
+    width, classes = (config.feature_dim, config.num_classes) if config else _SIZES.get(features.detector, (0, 0))
+    if photos is None or not width or selection is None:
+        return f"{name}: not known before", 0
+    size = photos * selection.max_regions * (width + classes + 1) * 2
+    return f"{name}: at most {byte_count(size)}, {photos:,} photos of up to {selection.max_regions} regions", size

@@ -81,7 +81,7 @@ def recipes_command(
     if commands:
         from roibeam.pipelines.cli.recipe_commands import commands_of
 
-        echo_commands(commands_of(str(name)), None, as_json=as_json)
+        echo_commands(commands_of(str(name)), {}, as_json=as_json)
     elif as_json:
         sizes = {each: {"parameters": count} for each, count in PARAMETERS.items()}
         plain = {each: _plain(recipe) | sizes.get(each, {}) for each, recipe in chosen.items()}

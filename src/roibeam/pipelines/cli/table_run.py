@@ -2,7 +2,7 @@
 
     OUT/runs/<recipe>                runs, predictions
     OUT/made/<what>.json             a command that is done: its words, a digest of its recipe and of what it needs
-    OUT/logs/<what>.log
+    OUT/logs/<what>.log              open, and locked, while the command runs
     OUT/<table>.md  <table>.csv  <table>.html
 
 Each command is a process of its own. One that was ended goes on where it was; one that is done is not repeated, for
@@ -17,6 +17,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -34,9 +35,12 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from roibeam.features.folders.durable_files import write_bytes_atomically, write_json_atomically
+from roibeam.features.folders.folder_protocol import lock_file
+from roibeam.features.reading.temporary_copy import unfinished_lines
+from roibeam.features.store import FeatureStore
 from roibeam.messages import escaped, name_hint, plural
-from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, source_of
-from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles, read_json_object
+from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, filled, source_of
+from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
 from roibeam.pipelines.common.page_layout import PAGE_END, Banner, banner_html, folded, page_start, table, tiles
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, PaperTable, paper_table
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
@@ -45,7 +49,6 @@ from roibeam.pipelines.toyworld.paper_files import TOY_WIDTH
 
 RUN_HERE = ("pretrain", "finetune", "predict", "score", "evaluate", "attention")
 _TRAINED = ("pretrain", "finetune", "predict")  # which torchrun can start on several processes
-_PLACE = re.compile(r"(.*=|)(DATA|STORES|RUNS)/(.*)")
 _WAIT = 5.0  # seconds between two looks for what others make
 _AVERAGE, HEADS, ENTITY = "average of the eight", "best head", "entity"
 
@@ -58,7 +61,7 @@ class TableRequest:
         only: patterns of rows of the table; all where none is given.
         seeds: runs of each recipe of a task.
         jobs: commands at once.
-        part: this part, from 1, and the number of parts, each started by itself.
+        part: of `parts` calls that share a folder, from 1, and their number: where in the commands this one begins.
         processes: of each training, by torchrun.
         scored: file of figures of test servers, {"row: column": percent}.
         toy: small models; `data` and `stores` are those of toyworld/paper_files.py.
@@ -108,195 +111,170 @@ class TableRun:
     def __init__(self, request: TableRequest, tell: Callable[[str], None]) -> None:
         self.request, self.tell = request, tell
         self.table = paper_table(request.name)
-        every = table_commands(self.table, request.only, request.seeds)
-        self.commands = {key: each for key, each in every.items() if each.words[0] in RUN_HERE}
+        self.commands = _run_here(table_commands(self.table, (), request.seeds))
+        chosen = list(_run_here(table_commands(self.table, request.only, request.seeds)).values())
+        part, parts = request.part
+        first = len(chosen) * (part - 1) // parts
+        self.in_turn = chosen[first:] + chosen[:first]
         self._running: list[subprocess.Popen[bytes]] = []
         self._is_stopping = False
 
     def check(self) -> None:
-        """Raises ValueError naming folders that are missing, or commands that were made by another request."""
+        """Raises ValueError naming missing files, folders and stores, and commands that another request made."""
         request, named = self.request, NamedFiles()
         named.need("--data", request.data, FOLDER)
-        if named.need("--stores", request.stores, FOLDER):
-            for store in sorted({need for each in self.commands.values() for need in each.needs}):
-                if store.startswith("store "):
-                    named.need("--stores", request.stores / store.removeprefix("store "), FOLDER)
-        words = (word for each in self.commands.values() for word in each.words * (not request.toy))
-        for word in dict.fromkeys(word for word in words if word.startswith("DATA/weights/")):
-            named.need("--data", self._filled(word), FILE)
+        named.need("--stores", request.stores, FOLDER)
+        left = [each for each in self.in_turn if not self._made(each.key).exists()]
+        for word in dict.fromkeys(word for each in left for word in self._words(each) if word.startswith("DATA/")):
+            named.need("--data", self._filled(word))
+        for store in dict.fromkeys(need for each in left for need in each.needs if need.startswith("store ")):
+            path = request.stores / store.removeprefix("store ")
+            if named.need("--stores", path, FOLDER):
+                named.look(partial(_check_store, path))
+        for key in self.commands:
+            named.look(partial(self._has, key))
         named.check()
         self.cells()
-        for each in self.commands.values():
-            self._has(each.key)
 
     def run(self) -> list[Path]:
-        """Runs what is missing and of this part; returns the logs of those that failed."""
-        missing = {each.key: each for each in self.mine() if not self._has(each.key)}
-        for key in missing:
-            self._made(key, "failed").unlink(missing_ok=True)
-        going: dict[Future[int], Command] = {}
-        failed: list[Path] = []
-        is_waiting = False
+        """Runs what is missing, and returns the logs of what failed. Calls on one folder share the commands: each takes
+        the next that is free, its own part first."""
+        going: dict[Future[int | None], Command] = {}
+        failed: dict[str, Path] = {}
+        busy = set[str]()
         with ThreadPoolExecutor(self.request.jobs) as pool:
             try:
-                while missing or going:
-                    ready = [each for each in missing.values() if all(map(self._has, each.needs))]
+                while True:
+                    taken = failed.keys() | {each.key for each in going.values()}
+                    ready = [each for each in self.in_turn if each.key not in taken and self._is_ready(each)]
+                    if not going and not ready:
+                        return list(failed.values())
+                    ready.sort(key=lambda each: each.key in busy)
                     for each in ready[: self.request.jobs - len(going)]:
-                        going[pool.submit(self._make, missing.pop(each.key))] = each
-                    if not going:
-                        needed = {need for each in missing.values() for need in each.needs} - missing.keys()
-                        if lost := [need for need in sorted(needed) if self._made(need, "failed").exists()]:
-                            self.tell(f"{lost[0]} failed in another part; what needs it is left out")
-                            missing = _without(missing, lost[0])
-                            continue
-                        if not is_waiting:
-                            self.tell(f"waiting for other parts, which make what {next(iter(missing))} needs")
-                        is_waiting = True
-                        time.sleep(_WAIT)
-                    for future in wait(going, return_when=FIRST_COMPLETED).done:
-                        command = going.pop(future)
-                        if future.result():
-                            failed.append(self._log(command))
-                            missing = _without(missing, command.key)
+                        going[pool.submit(self._make, each)] = each
+                    ended = {going.pop(each): each.result() for each in wait(going, _WAIT, FIRST_COMPLETED).done}
+                    failed |= {each.key: self._log(each) for each, code in ended.items() if code}
+                    for each in (each for each, code in ended.items() if code is None):
+                        if each.key not in busy:
+                            self.tell(f"{each.key}: another process is making it")
+                        busy.add(each.key)
+                    if ended:
                         self.write()
+                    if None in ended.values():
+                        time.sleep(_WAIT)
             except BaseException:
                 self._is_stopping = True
                 for process in list(self._running):
                     process.send_signal(signal.SIGINT)
                 raise
-        return failed
 
-    def mine(self) -> Iterator[Command]:
-        """Commands of this part: runs in turn, each with what only reads it."""
-        part, parts = self.request.part
-        owner: dict[str, int] = {}
-        runs = 0
-        for key, command in self.commands.items():
-            if command.words[0] in ("pretrain", "finetune"):
-                owner[key], runs = runs % parts, runs + 1
-            else:
-                owner[key] = next(owner[need] for need in command.needs if need in owner)
-            if owner[key] == part - 1:
-                yield command
+    def _is_ready(self, command: Command) -> bool:
+        return not self._has(command.key) and all(map(self._has, command.needs))
 
     def _has(self, key: str) -> bool:
-        """Whether a command is done. Raises ValueError for one that was made by other words, or an older recipe."""
+        """Whether a command is done. Raises ValueError for one that was made by other words, of other files, or by an
+        older recipe."""
         if key not in self.commands or not self._made(key).exists():
             return key not in self.commands
-        words, found = self._recorded(self.commands[key]), read_json_object(self._made(key))
-        if (found.get("words"), found.get("digest")) != (words, self._digest(key)):
-            other = (
-                "its recipe, a store or what it needs has changed" if found.get("words") == words else "by other words"
-            )
-            raise ValueError(
-                f"{self.request.out} has {key!r}, but {other}; choose a new --out, or remove {self._made(key)} and "
-                f"what it made"
-            )
+        found, now = read_json_object(self._made(key)), self._recorded(self.commands[key])
+        for name, what in (
+            ("words", "by other words"), ("data", f"of the files of {found.get('data')}"),
+            ("digest", "its recipe, a store or what it needs has changed"),
+        ):  # fmt: skip
+            if now[name] not in (None, found.get(name)):
+                raise ValueError(
+                    f"{self.request.out} has {key!r}, but {what}; choose a new --out, or remove {self._made(key)} and "
+                    f"what it made"
+                )
         return True
 
     @cache  # noqa: B019
-    def _digest(self, key: str) -> str:
-        """Of the settings of a command's recipe, and of all that it needs, stores too."""
+    def _digest(self, key: str) -> str | None:
+        """Of the settings of a command's recipe, and of all that it needs, stores too; None if a store is gone."""
         if key not in self.commands:
             manifest = self.request.stores / key.removeprefix("store ") / "manifest.json"
-            return hashlib.sha256(manifest.read_bytes() if manifest.is_file() else b"").hexdigest()[:16]
-        command, settings = self.commands[key], ""
+            return hashlib.sha256(manifest.read_bytes()).hexdigest()[:16] if manifest.is_file() else None
+        command = self.commands[key]
+        needed = [*map(self._digest, command.needs)]
         if "--recipe" in command.words:
-            name = command.words[command.words.index("--recipe") + 1]
-            recipe: Any = TASK_RECIPES.get(name) or RECIPES[name]
-            settings = repr(replace(recipe, summary="", source="", left_open=(), figures=()))
-        return hashlib.sha256(repr([settings, *map(self._digest, command.needs)]).encode()).hexdigest()[:16]
+            needed.append(_settings(command.words[command.words.index("--recipe") + 1]))
+        return None if None in needed else hashlib.sha256(repr(needed).encode()).hexdigest()[:16]
 
-    def _make(self, command: Command) -> int:
-        """Runs a command; returns its exit code."""
-        if self._is_stopping:
-            return 1
-        request, log = self.request, self._log(command)
-        words = self._words(command)
-        start = [sys.executable, "-m", "roibeam"]
-        if request.processes > 1 and command.words[0] in _TRAINED:
-            launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(request.processes))
-            start = [sys.executable, *launcher, "-m", "roibeam"]
+    def _make(self, command: Command) -> int | None:
+        """Runs a command; returns its exit code, or None if another process is making the same: it may also be one
+        that outlived a killed call, and still has its log open."""
+        log, words = self._log(command), [*map(self._filled, self._words(command))]
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as out:
-            if not self._locked(out, command.key) or self._has(command.key):
+            try:
+                lock_file(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, log.parent)
+            except BlockingIOError:
+                return None
+            if self._is_stopping or self._has(command.key):
                 return int(self._is_stopping)
-            begun = time.monotonic()
             if command.words[0] in ("evaluate", "attention"):  # what was begun is not gone on with
                 shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
             out.write(f"{shlex.join(('roibeam', *words))}\n")
             out.flush()
-            is_score = command.words[0] == "score"
-            words_too = [*words, *(["--json"] * is_score)]
-            process = subprocess.Popen([*start, *words_too], stdout=subprocess.PIPE if is_score else out, stderr=out)
-            self._running.append(process)
-            try:
-                answer, _ = process.communicate()
-            finally:
-                self._running.remove(process)
-                with log.with_suffix(".seconds").open("a", encoding="utf-8") as spent:
-                    spent.write(f"{time.monotonic() - begun:.1f}\n")
-        self._made(command.key).parent.mkdir(parents=True, exist_ok=True)
-        if process.returncode:
-            self._made(command.key, "failed").touch()
-        else:
-            answered = json.loads(answer) if answer else None
-            made = {"words": self._recorded(command), "digest": self._digest(command.key), "answer": answered}
-            write_json_atomically(self._made(command.key), made)
-        self.tell(f"{command.key}: {'failed, see ' + str(log) if process.returncode else 'done'}")
-        return process.returncode
+            code, answer = self._ran(words, out)
+            if not code:
+                answered = json.loads(answer) if answer else None
+                self._made(command.key).parent.mkdir(parents=True, exist_ok=True)
+                write_json_atomically(self._made(command.key), {**self._recorded(command), "answer": answered})
+        self.tell(f"{command.key}: {f'failed, see {log}' if code else 'done'}")
+        return code
 
-    def _locked(self, log: IO[str], key: str) -> bool:
-        """Locks the log of a command; a process that outlived a killed call has its log open, and is waited for. False
-        if this call ends before."""
-        is_told = False
-        while not self._is_stopping:
-            try:
-                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not is_told:
-                    self.tell(f"waiting for an earlier call's {key}, which still runs")
-                is_told = True
-                time.sleep(_WAIT)
-            else:
-                return True
-        return False
+    def _ran(self, words: Sequence[str], log: IO[str]) -> tuple[int, bytes | None]:
+        """Exit code of a command, and what a score tells."""
+        start, is_score = [sys.executable, "-m", "roibeam"], words[0] == "score"
+        if self.request.processes > 1 and words[0] in _TRAINED:
+            processes = str(self.request.processes)
+            launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes)
+            start = [sys.executable, *launcher, "-m", "roibeam"]
+        begun = time.monotonic()
+        process = subprocess.Popen(
+            [*start, *words, *(["--json"] * is_score)], stdout=subprocess.PIPE if is_score else log, stderr=log
+        )
+        self._running.append(process)
+        try:
+            answer, _ = process.communicate()
+        finally:
+            self._running.remove(process)
+            with Path(log.name).with_suffix(".seconds").open("a", encoding="utf-8") as spent:
+                spent.write(f"{time.monotonic() - begun:.1f}\n")
+        return process.returncode, answer
 
-    def _words(self, command: Command) -> list[str]:
-        """A command as it is run."""
-        return list(map(self._filled, _toy(command) if self.request.toy else command.words))
+    def _words(self, command: Command) -> tuple[str, ...]:
+        """A command as it is run, with DATA, STORES and RUNS in place of the folders."""
+        return _toy(command) if self.request.toy else command.words
 
-    def _recorded(self, command: Command) -> list[str]:
-        """The same with OUT in place of the request's folder, which may be moved."""
-        return [word.replace(str(self.request.out), "OUT") for word in self._words(command)]
+    def _recorded(self, command: Command) -> dict[str, Any]:
+        """By what a command is known again; a drill's files lie in its own folder, which may be moved."""
+        data = None if self.request.toy else os.path.realpath(self.request.data)
+        return {"words": list(self._words(command)), "data": data, "digest": self._digest(command.key)}
 
     def _filled(self, word: str) -> str:
-        """A word with the folders of the request in place of DATA, STORES and RUNS."""
-        request, found = self.request, _PLACE.fullmatch(word)
-        if found is None:
-            return word
-        folders = {"DATA": request.data, "STORES": request.stores, "RUNS": request.out / "runs"}
-        return f"{found[1]}{folders[found[2]] / found[3]}"
+        request = self.request
+        return filled(word, {"DATA": request.data, "STORES": request.stores, "RUNS": request.out / "runs"})
 
     def _log(self, command: Command) -> Path:
         return self.request.out / "logs" / f"{_file_name(command.key)}.log"
 
-    def _made(self, key: str, suffix: str = "json") -> Path:
-        return self.request.out / "made" / f"{_file_name(key)}.{suffix}"
+    def _made(self, key: str) -> Path:
+        return self.request.out / "made" / f"{_file_name(key)}.json"
 
     def write(self) -> None:
         write_table(self.request.out, self.table, self.cells(), is_toy=self.request.toy)
 
     def cells(self) -> list[Cell]:
-        """Cells of the table's own figures, in order."""
-        scored = {} if self.request.scored is None else read_json_object(self.request.scored)
-        names = [Cell(each).name for each in self.table.own if not each.column.endswith(HEADS)]
-        for name, percent in scored.items():
-            if name not in names:
-                raise ValueError(f"{self.request.scored}: no cell {name!r}: {name_hint(name, names)}")
-            if not isinstance(percent, int | float) or not math.isfinite(percent):
-                raise ValueError(f"{self.request.scored}: {name!r} has {percent!r}; expected a figure in percent")
-        found = [self._cell(each) for each in self.table.own if fits(each.row, self.request.only)]
+        """Cells of the table's own figures, in order. What test servers told is kept in the folder."""
+        found = [*map(self._cell, self.table.own)]
+        kept = self.request.out / f"{self.table.name}.scored.json"
+        scored = read_json_object(kept) if kept.exists() else {}
+        if self.request.scored is not None:
+            scored |= _scored(self.request.scored, [each.name for each in found if each.submission])
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_json_atomically(kept, scored)
         known = [
             replace(each, values=(scored[each.name],), low=None, high=None) if each.name in scored else each
             for each in found
@@ -347,11 +325,39 @@ class TableRun:
         return sum(map(float, spent.read_text("utf-8").split())) if spent.exists() else 0.0
 
 
+def _run_here(commands: Mapping[str, Command]) -> dict[str, Command]:
+    return {key: each for key, each in commands.items() if each.words[0] in RUN_HERE}
+
+
+def _check_store(path: Path) -> None:
+    with FeatureStore(path) as store:
+        if lines := unfinished_lines([store]):
+            raise ValueError(lines[0])
+
+
+def _settings(name: str) -> str:
+    """Of a recipe, and of the one whose model it learns with."""
+    recipe: Any = TASK_RECIPES.get(name) or RECIPES[name]
+    own = repr(replace(recipe, summary="", source="", left_open=(), figures=()))
+    return own + _settings(recipe.model) if name in TASK_RECIPES else own
+
+
+def _scored(file: Path, names: Sequence[str]) -> dict[str, float]:
+    """Figures of test servers from a file, by the name of their cell."""
+    found = read_json_object(file)
+    for name, percent in found.items():
+        if name not in names:
+            raise ValueError(f"{file}: no cell {name!r} is for a test server: {name_hint(name, names)}")
+        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 1 <= percent <= 100:
+            raise ValueError(f"{file}: {name!r} has {percent!r}; expected a figure in percent, 1 to 100")
+    return found
+
+
 def _toy(command: Command) -> tuple[str, ...]:
     """The words of a command on a toy world: small models, the world's vocabulary, no weights to start from."""
     words, kind = command.words, command.words[0]
-    run = re.sub(r"(-coco)?(-seed-\d+)?$", "", words[1].removeprefix("RUNS/"))
-    recipe = TASK_RECIPES.get(run) or RECIPES.get(run)
+    run = re.sub(r"-seed-\d+$", "", words[1].removeprefix("RUNS/"))
+    recipe = TASK_RECIPES.get(run) or RECIPES.get(run) or TASK_RECIPES.get(run.removesuffix("-coco"))
     for option, others in (
         ("--weights", ()), ("--from-bert", ()), ("--parses", ("--parses", "DATA/flickr30k-entities/parses.conll")),
     ):  # fmt: skip
@@ -372,15 +378,6 @@ def _toy(command: Command) -> tuple[str, ...]:
     if kind == "pretrain" and any(word.endswith("-resnet152-of-photo") for word in words):
         settings.append(f"model.global_feature_size={TOY_WIDTH}")
     return (*words, *(word for each in settings for word in ("--set", each)))
-
-
-def _without(missing: Mapping[str, Command], key: str) -> dict[str, Command]:
-    """Commands that do not need what failed."""
-    lost = {key}
-    for each in missing.values():  # in order: what is needed comes first
-        if lost & set(each.needs):
-            lost.add(each.key)
-    return {name: each for name, each in missing.items() if name not in lost}
 
 
 def _file_name(key: str) -> str:

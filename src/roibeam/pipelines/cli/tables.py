@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
@@ -41,7 +42,8 @@ def tables_command(
     jobs: Annotated[int, option("Commands at once, on one device.", "N", SPEED, min=1)] = 1,
     processes: Annotated[int, option("Processes of each training, by torchrun.", "N", SPEED, min=1)] = 1,
     part: Annotated[str, option(
-        "Only this part of the runs, such as 2/8; each part is started by itself, on one shared folder.", "I/N", SPEED,
+        "Begin with this part of the runs, such as 2/8. Several calls on one shared folder share them out.", "I/N",
+        SPEED,
     )] = "1/1",
     out: Annotated[Path | None, option(
         "Where to write the result. A folder of runs and table; the same call goes on.", "PATH", OUTPUT, "--out", "-o",
@@ -64,7 +66,10 @@ def tables_command(
     from roibeam.pipelines.common.statistics.paper_figures import paper_table, paper_tables
 
     chosen, its_part = list(paper_tables().values()) if name is None else [paper_table(name)], _part(part)
-    if out is None and (toy or (not dry_run and (data or stores or only or seeds > 1 or scored))):
+    if toy and dry_run:
+        raise ValueError("--toy draws its files, --dry-run names the official ones; leave one of them out")
+    others = data, stores, only, scored, seeds > 1, jobs > 1, processes > 1, part != "1/1"
+    if out is None and (toy or (not dry_run and any(others))):
         raise ValueError("--out is missing: the folder of runs and table; or --dry-run, to see what would be typed")
     if dry_run or out is not None:
         if name is None:
@@ -72,7 +77,8 @@ def tables_command(
         from roibeam.pipelines.cli.table_run import TableRequest, table_commands
 
         if dry_run:
-            echo_commands(table_commands(chosen[0], only, seeds).values(), data, as_json=as_json)
+            folders = {"DATA": data, "STORES": stores, "RUNS": None if out is None else out / "runs"}
+            echo_commands(table_commands(chosen[0], only, seeds).values(), folders, as_json=as_json)
             return
         assert out is not None
         _make(TableRequest(
@@ -89,15 +95,20 @@ def tables_command(
         typer.echo("\n".join(_lines(chosen[0])))
 
 
-def echo_commands(commands: Collection[Command], data: Path | None, *, as_json: bool) -> None:
-    """Prints commands, and below them, as comments of a shell, what they need."""
-    from roibeam.pipelines.cli.recipe_commands import needs_of
+def echo_commands(commands: Collection[Command], folders: Mapping[str, Path | None], *, as_json: bool) -> None:
+    """Prints commands, and below them, as comments of a shell, what they need.
 
-    needs = list(needs_of(commands, data))
+    Args:
+        folders: as of `filled`.
+    """
+    from roibeam.pipelines.cli.recipe_commands import filled, needs_of
+
+    needs = list(needs_of(commands, folders.get("DATA")))
+    lines = [[filled(word, folders) for word in each.words] for each in commands]
     if as_json:
-        typer.echo(json_line({"commands": [list(each.words) for each in commands], "needs": needs}))
+        typer.echo(json_line({"commands": lines, "needs": needs}))
     else:
-        typer.echo("\n".join((*map(str, commands), *(f"# {line}" for line in needs))))
+        typer.echo("\n".join((*(shlex.join(("roibeam", *each)) for each in lines), *(f"# {line}" for line in needs))))
 
 
 def _part(words: str) -> tuple[int, int]:

@@ -191,6 +191,8 @@ def _train(
             rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
     with signals, log or nullcontext():
         if resume == DRY_RUN:
+            for group in prepared_optimizer.param_groups:
+                group["lr"] = 0.0
             raise DryRunDone(_dry_run(task, config, steps, step, accelerator, global_batch))
         run.evaluate_the_start(position, last_step)
         while position.step < last_step and not stopped_by and not run.ended_early:
