@@ -19,12 +19,8 @@ from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import Proposals
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
-from roibeam.pipelines.training.detector.evaluation import (
-    DetectionReport,
-    class_detections,
-    evaluate_detector,
-    report_lines,
-)
+from roibeam.pipelines.training.detector.evaluation import class_detections, evaluate_detector
+from roibeam.pipelines.training.detector.report import DetectionReport, report_lines
 
 NUM_CLASSES, NUM_ATTRIBUTES = 20, 12
 CLASSES = tuple(f"class {number}" for number in range(NUM_CLASSES))

@@ -18,7 +18,7 @@ from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.common.locations import SourceGoneError, read_image
-from roibeam.pipelines.data.shard_plan import members_path, plan_path
+from roibeam.pipelines.data.shard_plan import PLAN_NAME, members_name
 
 pytestmark = pytest.mark.faults
 
@@ -170,10 +170,10 @@ def test_damaged_plans_are_one_line(extract: Cli, pictures: Pictures, tmp_path: 
     """Where the copy is damaged too, or of an earlier version, which made none."""
     out = shutil.copytree(pictures.store, tmp_path / "store")
     (out / "plan" / "plan.json").unlink()
-    plan = json.loads(plan_path(out).read_text())
+    plan = json.loads((out / PLAN_NAME).read_text())
     del plan["sha256"]
     damage(plan)
-    plan_path(out).write_text(json.dumps(plan))
+    (out / PLAN_NAME).write_text(json.dumps(plan))
     done = extract(pictures.photos, out)
     (line,) = warnings_and_errors(done)
     assert done.code == 1 and "plan.json: expected roibeam-plan version 1" in line
@@ -230,7 +230,7 @@ def test_images_of_a_damaged_plan_that_are_gone_from_the_source(
     run = (photos, out, "--shard-size", "2")
     ok(extract(*run))
     before = digest(out)
-    members_path(out, 0).write_bytes(b"")
+    (out / members_name(0)).write_bytes(b"")
     aside = first.rename(tmp_path / first.name)
     done = extract(*run)
     *_, line = warnings_and_errors(done)
@@ -242,7 +242,7 @@ def test_images_of_a_damaged_plan_that_are_gone_from_the_source(
     (out / "manifest.json").unlink()
     for path in out.glob("part-00000.*"):
         path.unlink()
-    members_path(out, 0).write_bytes(b"")
+    (out / members_name(0)).write_bytes(b"")
     first.unlink()
     assert "shard 0: its 2 images are planned anew" in ok(extract(*run)).err
     ok(roibeam("store", "verify", out, "--deep"))

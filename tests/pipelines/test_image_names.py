@@ -128,7 +128,7 @@ def test_boxes_and_metadata_of_ids_with_dots(tmp_path: Path) -> None:
     assert found == {"scene": ((0.0, 0.0, 9.0, 9.0),), "scene.1": ((1.0, 0.0, 10.0, 9.0),)}
     assert metadata_path("a/scene.1@0") == "a/scene.1@0.json" and metadata_path("a/scene.1.jpg") == "a/scene.1.json"
     lines = write(tmp_path / "lines.jsonline", json.dumps({"id": 1, "img_path": "scene.1", "sentences": ["a"]}))
-    assert [each.image_id for each in read_retrieval_lines(lines)] == ["scene.1"]
+    assert [image for image, _ in read_retrieval_lines(lines)] == ["scene.1"]
 
 
 def test_a_text_with_the_name_of_an_image_is_of_that_image_alone(tmp_path: Path, roibeam: Cli) -> None:

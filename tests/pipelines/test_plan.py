@@ -16,13 +16,13 @@ from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes
 from roibeam.pipelines.data.given_boxes import GivenBoxes
 from roibeam.pipelines.data.shard_plan import (
+    PLAN_NAME,
     Plan,
     extend_plan,
     members_digest,
-    members_path,
+    members_name,
     mend_plan,
     plan_of_now,
-    plan_path,
     planned_members,
     read_members,
     read_plan,
@@ -56,11 +56,11 @@ def test_a_lost_shard_costs_about_ten_minutes(seconds: float, size: int) -> None
 def test_a_grown_source_adds_shards_and_leaves_old_ones(folder: LocalFolder, tmp_path: Path) -> None:
     first = planned(folder, None, refs("a", "b", "é"))
     assert [shard.num_images for shard in first.shards] == [2, 1]
-    before = members_path(tmp_path, 0).read_bytes()
+    before = (tmp_path / members_name(0)).read_bytes()
     grown = planned(folder, first, refs("aa"))
     assert read_plan(folder) == grown
     assert grown.shards[:2] == first.shards and grown.num_images == 4
-    assert members_path(tmp_path, 0).read_bytes() == before
+    assert (tmp_path / members_name(0)).read_bytes() == before
     assert list(planned_members(folder, grown)) == refs("a", "b", "é", "aa")
     assert read_members(folder, grown.shards[1]) == refs("é")
 
@@ -121,7 +121,7 @@ def test_captions_and_labels_travel_and_count(folder: LocalFolder) -> None:
 
 def test_changed_members_are_noticed(folder: LocalFolder, tmp_path: Path) -> None:
     plan = planned(folder, None, refs("a", "b"))
-    path = members_path(tmp_path, 0)
+    path = tmp_path / members_name(0)
     path.write_text(path.read_text().replace('"a"', '"c"'))
     with pytest.raises(ValueError, match=r"part-00000\.jsonl: its images are not those that plan\.json states"):
         read_members(folder, plan.shards[0])
@@ -129,7 +129,7 @@ def test_changed_members_are_noticed(folder: LocalFolder, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "roibeam-plan", "version": 2, "shards": []}'])
 def test_other_files_named_plan_are_refused(folder: LocalFolder, tmp_path: Path, text: str) -> None:
-    plan_path(tmp_path).write_text(text)
+    (tmp_path / PLAN_NAME).write_text(text)
     with pytest.raises(ValueError, match="expected roibeam-plan version 1"):
         read_plan(folder)
 
@@ -148,7 +148,7 @@ def test_given_boxes_are_planned_with_their_images(folder: LocalFolder, tmp_path
     assert a.boxes == ((187.4, 0.1, 0.001, 7.0), (0.0, 0.0, 1.0, 1.0)) and a.boxes_hw == (480, 640)
     assert b.boxes == () and b.boxes_hw is None
     assert boxes.are_those_of(a) and boxes.are_those_of(b) and not boxes.are_those_of(refs("b")[0])
-    line = members_path(tmp_path, 0).read_text().splitlines()[0]
+    line = (tmp_path / members_name(0)).read_text().splitlines()[0]
     assert '"boxes": [[187.4, 0.1, 0.001, 7.0], [0.0, 0.0, 1.0, 1.0]], "boxes_hw": [480, 640]' in line
 
 
@@ -164,7 +164,7 @@ def test_the_digest_of_members_covers_their_boxes() -> None:
 
 def test_changed_boxes_are_noticed(folder: LocalFolder, tmp_path: Path) -> None:
     plan = planned(folder, None, refs("a"), boxes=given(("a", [[0, 0, 1, 1]], (4, 4))))
-    path = members_path(tmp_path, 0)
+    path = tmp_path / members_name(0)
     before = json.loads(path.read_text())
     boxes = ([[0, 0, 1, 2]], [[0, 0, 1]], [["x", 0, 1, 1]], 3)
     for change in (*({"boxes": each} for each in boxes), *({"boxes_hw": hw} for hw in ([7], ["x", "y"], [-1, 10**30]))):

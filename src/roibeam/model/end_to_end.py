@@ -87,9 +87,8 @@ class EndToEndModel(nn.Module):
         choices: see `EndToEndChoices`.
 
     Raises:
-        ValueError: if the encoder's features are not as wide as the model's, a model that reads masked regions
-            would read whole ones, or a whole image is chosen that the model does not read, or left out of one that
-            needs it.
+        ValueError: if the encoder's features are not as wide as the model's, a model that reads masked regions would
+            read whole ones, or a whole image is chosen that the model does not read, or left out of one that needs it.
     """
 
     def __init__(self, model: nn.Module, region_encoder: RegionEncoderProtocol, choices: EndToEndChoices) -> None:

@@ -86,11 +86,6 @@ def release_of(official: Mapping[str, Tensor]) -> str:
     return "release-mt" if any(mark in name for name in official for mark in marks) else "release"
 
 
-def name_from_official(name: str, release: str = "release") -> str:
-    """The name here of one official parameter."""
-    return TABLES[release].internal(name)
-
-
 def state_from_official(official: Mapping[str, Any], *, with_co_attention: bool = True) -> dict[str, Tensor]:
     """State for `load_state_dict` of `ViLbertForPreTraining`, `ViLbertForTasks` or `ViLbertForMultiTask`.
 

@@ -105,7 +105,8 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
 def _judge(labels: Path) -> list[str]:
     from roibeam.extraction.weights.loading import build_detector
     from roibeam.pipelines.data.labelled_photos import open_labelled_photos
-    from roibeam.pipelines.training.detector.evaluation import evaluate_detector, report_lines
+    from roibeam.pipelines.training.detector.evaluation import evaluate_detector
+    from roibeam.pipelines.training.detector.report import report_lines
 
     photos = open_labelled_photos(str(labels))
     report = evaluate_detector(

@@ -189,13 +189,7 @@ class ImageObjects:
         class_names: in the order of their numbers, from 1 on; 0 is the whole image and whatever is no object.
     """
 
-    def __init__(
-        self,
-        locations: Sequence[str],
-        image_ids: Collection[str],
-        *,
-        names_file: str = "",
-    ) -> None:
+    def __init__(self, locations: Sequence[str], image_ids: Collection[str], *, names_file: str = "") -> None:
         self._files: dict[str, CocoObjects] = {}
         self._folders = [each for each in locations if os.path.isdir(each)]
         given = tuple(map(_plain, read_object_names(names_file))) if names_file else None

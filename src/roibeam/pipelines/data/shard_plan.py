@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from roibeam.extraction.photos.image_ref import ImageRef
@@ -85,14 +84,6 @@ def members_name(number: int, revision: int = 0) -> str:
 
 def _members_name(shard: PlannedShard) -> str:
     return members_name(shard.number, shard.revision)
-
-
-def plan_path(store: Path) -> Path:
-    return store / PLAN_NAME
-
-
-def members_path(store: Path, number: int) -> Path:
-    return store / members_name(number)
 
 
 def shard_size_for(seconds_per_image: float) -> int:

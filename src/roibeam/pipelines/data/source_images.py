@@ -53,8 +53,7 @@ def map_ordered(
         work: gives the results of a task, in a thread of its own; it must not use what other tasks use.
         threads: tasks that are worked on at once; 1 does all in the calling thread, when it is needed.
         weight: of one result, such as its bytes.
-        most_waiting: weight of the results that wait to be taken, of all tasks together, beside what each
-            thread is at.
+        most_waiting: weight of the results that wait to be taken, of all tasks together, beside what each thread is at.
     """
     if threads == 1:
         yield from ((task, iter(work(task))) for task in tasks)

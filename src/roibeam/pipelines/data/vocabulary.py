@@ -69,17 +69,12 @@ def read_vocabulary(spec: str, *, vg_url: str = VG_URL) -> Vocabulary:
             numbers, unless it is a label map with both); "vg": the published Visual Genome lists, fetched once and
             cached.
     """
-    attributes = None
-    if spec != PUBLISHED_LISTS:
-        refuse_others(spec, ("model",))
     if spec == PUBLISHED_LISTS:
-        classes = _read(_fetch_vg(vg_url, CLASSES_FILE))
-        attributes = _read(_fetch_vg(vg_url, ATTRIBUTES_FILE))
-    elif Path(spec).is_dir():
-        classes, attributes = _read(Path(spec) / CLASSES_FILE), _read(Path(spec) / ATTRIBUTES_FILE)
-    else:
-        classes, attributes = _read(Path(spec)), _read_attributes(Path(spec))
-    return Vocabulary(classes, attributes)
+        return Vocabulary(_read(_fetch_vg(vg_url, CLASSES_FILE)), _read(_fetch_vg(vg_url, ATTRIBUTES_FILE)))
+    refuse_others(spec, ("model",))
+    if Path(spec).is_dir():
+        return Vocabulary(_read(Path(spec) / CLASSES_FILE), _read(Path(spec) / ATTRIBUTES_FILE))
+    return Vocabulary(_read(Path(spec)), _read_attributes(Path(spec)))
 
 
 def check_length(names: Sequence[str], expected: int, what: str, spec: str, *, hint: str = "") -> None:

@@ -27,12 +27,7 @@ from roibeam.pipelines.common.console.request_options import (
 )
 from roibeam.pipelines.data.compatibility import ALL, MIN_MATCH, HeldOutOptions
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
-from roibeam.pipelines.training.requests import (
-    SYSTEMS,
-    EncoderRequest,
-    TrainingOptions,
-    named_step,
-)
+from roibeam.pipelines.training.requests import SYSTEMS, EncoderRequest, TrainingOptions, named_step
 
 
 @renamed(

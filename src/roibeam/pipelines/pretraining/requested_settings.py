@@ -25,11 +25,7 @@ from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedEncoder
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
-from roibeam.pipelines.training.model_files.encoder_settings import (
-    TOY_ENCODER,
-    EncoderOptions,
-    LossWeights,
-)
+from roibeam.pipelines.training.model_files.encoder_settings import TOY_ENCODER, EncoderOptions, LossWeights
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, recorded_steps, saved_config, with_saved
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 

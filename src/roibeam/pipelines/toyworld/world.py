@@ -117,6 +117,11 @@ class SplitSlot:
     pattern: str
     share: int
 
+    @property
+    def name(self) -> str:
+        """Such as "coco/train"."""
+        return f"{self.dataset}/{self.split}"
+
     def file_name(self, number: int) -> str:
         """Path below the folder of the data set."""
         return self.pattern.format(number)

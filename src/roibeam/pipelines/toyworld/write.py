@@ -38,7 +38,7 @@ from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, Statistics,
 from roibeam.pipelines.toyworld.randomness import MAX_SEED
 from roibeam.pipelines.toyworld.rendering import draw_chunk, encoded
 from roibeam.pipelines.toyworld.scene import find_relations, generate
-from roibeam.pipelines.toyworld.world import CATEGORIES, CYCLE, PLACES, WORLD_VERSION, SplitSlot
+from roibeam.pipelines.toyworld.world import CATEGORIES, CYCLE, PLACES, WORLD_VERSION
 from roibeam.pipelines.toyworld.world_files import WrittenFiles, in_processes, write_text
 from roibeam.pipelines.training.model_files.vocabulary_training import made_vocabulary
 
@@ -243,11 +243,11 @@ def _draw_all(out: Path, seed: int, num_images: int, workers: int) -> int:
 def _assemble(out: Path, seed: int, num_images: int) -> dict[str, Any]:
     """Writes all files but the pictures; returns their entries of toyworld.json."""
     _join_parts(out, num_images)
-    writers, statistics, splits = open_writers(out), Statistics(), dict.fromkeys(map(_split_name, PLACES), 0)
+    writers, statistics, splits = open_writers(out), Statistics(), dict.fromkeys((place.name for place in PLACES), 0)
     for picture in read_pictures(out / SCENES_NAME):
         writers[picture.place.dataset].add(picture)
         statistics.add(picture)
-        splits[_split_name(picture.place)] += 1
+        splits[picture.place.name] += 1
     for writer in writers.values():
         writer.close()
     num_documents = num_images // _IMAGES_PER_DOCUMENT
@@ -262,10 +262,6 @@ def _assemble(out: Path, seed: int, num_images: int) -> dict[str, Any]:
         "statistics": statistics.to_json(),
         "texts_sha256": _texts_digest(out),
     }
-
-
-def _split_name(place: SplitSlot) -> str:
-    return f"{place.dataset}/{place.split}"
 
 
 def _join_parts(out: Path, num_images: int) -> None:

@@ -176,9 +176,7 @@ class ToyWeb(FolderBesideWorld):
         images, pairs = _image_labels(pages), _pair_labels(pages)
         first = {f"{PAGES_FOLDER}/{page['picture']['file']}": page["kind"] for page in reversed(pages)}
         listed = "".join(f"{kind}\t{file}\n" for file, kind in first.items())
-        for name, text in (
-            (TRUTH_NAME, truth), (IMAGES_NAME, images), (PAIRS_NAME, pairs), (PICTURES_NAME, listed),
-        ):  # fmt: skip
+        for name, text in ((TRUTH_NAME, truth), (IMAGES_NAME, images), (PAIRS_NAME, pairs), (PICTURES_NAME, listed)):
             write_text(folder / name, text)
         digest = hashlib.sha256("".join((truth, images, pairs)).encode())
         _write_warc(folder, pages, digest.update)

@@ -168,11 +168,7 @@ def _relative_change(first: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> 
 
 
 def _first_photo(
-    rows: VLBatch,
-    images: ImageBatch,
-    encoder: RegionEncoder,
-    names: Sequence[str],
-    boxes: Sequence[Tensor | None],
+    rows: VLBatch, images: ImageBatch, encoder: RegionEncoder, names: Sequence[str], boxes: Sequence[Tensor | None]
 ) -> dict[str, Any] | None:
     """The first photo with a masked region, else the first with a region; None for a batch of text alone."""
     there = rows.region_mask.any(dim=1)

@@ -39,8 +39,7 @@ class TrainResult:
     ended_early: by `TrainConfig.patience`, so that the run is finished although steps are left.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
     best_evaluation: evaluation of this checkpoint, as in evaluation.jsonl; both are only known in the main process.
-    evaluation: after the last step, each number beside chance if its task knows it; None if this call made none
-        there.
+    evaluation: after the last step, each number beside chance if its task knows it; None if this call made none there.
     device: of the main process, as torch names it.
     """
 

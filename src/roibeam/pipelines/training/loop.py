@@ -42,12 +42,7 @@ from roibeam.pipelines.common.console.termination import StoppedBySignalError, S
 from roibeam.pipelines.training.checkpoint import Position, TrainingState, load_checkpoint, set_later_aside
 from roibeam.pipelines.training.hooks import RunHooks, TrainResult
 from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
-from roibeam.pipelines.training.run_folder.files import (
-    check_sums,
-    checkpoint_step,
-    latest_checkpoint,
-    write_run_json,
-)
+from roibeam.pipelines.training.run_folder.files import check_sums, checkpoint_step, latest_checkpoint, write_run_json
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     check_run_folder,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from roibeam.extraction.network.boxes import checked_boxes
+from roibeam.extraction.network.boxes import checked_boxes, checked_mask
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.photos.image_ref import box_problem
@@ -112,9 +112,7 @@ def prepare_input(
     rows = checked_boxes(given if given.size else given.reshape(0, 4)).numpy()
     if problem := box_problem(rows, (photo.shape[0], photo.shape[1]), None):
         raise ValueError(problem[1])
-    if hidden.dtype != bool or hidden.shape != (len(rows),):
-        raise ValueError(f"masked must be ({len(rows)},) bool, one for each box; got {hidden.shape} {hidden.dtype}")
-    own_mask = torch.from_numpy(hidden)
+    own_mask = checked_mask(hidden, len(rows))
     if choices.whole_image == "box":
         # Through the same rounding and clipping as the regions, as in the release, where it is the first of them.
         height, width = photo.shape[:2]

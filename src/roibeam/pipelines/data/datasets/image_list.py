@@ -27,14 +27,7 @@ import pyarrow.compute as pc
 
 from roibeam.messages import name_hint
 from roibeam.pipelines.common.image_ids import MAX_PATH_LETTERS, image_id_of, in_nfc, is_utf8, path_below
-from roibeam.pipelines.data.datasets.rows import (
-    NOT_UTF8,
-    BadRow,
-    is_web_url,
-    parsed_rows,
-    read_json_rows,
-    read_lines,
-)
+from roibeam.pipelines.data.datasets.rows import NOT_UTF8, BadRow, is_web_url, parsed_rows, read_json_rows, read_lines
 from roibeam.pipelines.data.datasets.tables import URL_NAMES, open_parquet, read_csv_table, refuse_same_names
 
 IMAGE_COLUMNS = (

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from roibeam.messages import plural, printable
 from roibeam.pipelines.common.image_ids import image_id_of, path_below
@@ -220,15 +220,8 @@ FILES = {
 }
 
 
-class CaptionedLine(NamedTuple):
-    """An image with its captions, as many as there are."""
-
-    image_id: str
-    captions: tuple[str, ...]
-
-
-def read_retrieval_lines(path: str) -> Iterator[CaptionedLine]:
-    """Lines in file order."""
+def read_retrieval_lines(path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The id and the captions of each image, as many as there are, in file order."""
     for where, entry in read_json_lines(path):
         sentences: Any = entry.get("sentences")
         if not isinstance(entry.get("img_path"), str):
@@ -239,7 +232,7 @@ def read_retrieval_lines(path: str) -> Iterator[CaptionedLine]:
             image_id = image_id_of(path_below(entry["img_path"]), id_rule="no-extension")
         except ValueError as error:
             raise ValueError(f"{where}: img_path: {error}") from None
-        yield CaptionedLine(image_id, tuple(each.strip() for each in sentences))
+        yield image_id, tuple(each.strip() for each in sentences)
 
 
 KARPATHY = ("dataset_flickr30k.json", "dataset_coco.json", "dataset_flickr8k.json")
@@ -305,5 +298,4 @@ def _rows(path: Path, split: str) -> Iterable[tuple[str, Sequence[str]]]:
             if image.split in splits:
                 yield image.image_id, [sentence.text for sentence in image.sentences]
     else:
-        for line in read_retrieval_lines(str(path)):
-            yield line.image_id, line.captions
+        yield from read_retrieval_lines(str(path))

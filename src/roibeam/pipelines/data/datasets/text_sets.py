@@ -164,10 +164,9 @@ def read_glue(files: Sequence[Path], task: GlueTask, split: str, counts: GlueCou
         for path in files:
             with open_parquet(path, "no parquet table") as file:
                 words = _words(file.schema_arrow.metadata or {}, task)
-                lacks = [name for name in (*task.parquet_texts, "label") if name not in file.schema_arrow.names]
-                if lacks:
-                    raise ValueError(_lacks(path, lacks, (*task.parquet_texts, "label"), file.schema_arrow.names, task))
-                for batch in file.iter_batches(columns=[*task.parquet_texts, "label"]):
+                columns = [*task.parquet_texts, "label"]
+                _check_columns(path, file.schema_arrow.names, columns, task)
+                for batch in file.iter_batches(columns=columns):
                     for row in batch.to_pylist():
                         yield _parquet_row(row, number, f"{str(path)!r}, row {number}", task, words)
                         number += 1
@@ -206,7 +205,8 @@ def _tsv_rows(path: Path, task: GlueTask, split: str) -> Iterator[tuple[str, Map
         fields = row[1].split("\t")
         if not header:
             header = tuple(fields)
-            _check_header(path, header, task, needs_label=not split.startswith("test"))
+            labels = () if split.startswith("test") else (task.label,)
+            _check_columns(path, header, (*task.texts, *labels), task)
             continue
         if not row[1]:
             continue
@@ -217,16 +217,11 @@ def _tsv_rows(path: Path, task: GlueTask, split: str) -> Iterator[tuple[str, Map
         yield where, dict(zip(header, fields, strict=False))
 
 
-def _check_header(path: Path, header: Sequence[str], task: GlueTask, *, needs_label: bool) -> None:
-    columns = (*task.texts, *((task.label,) if needs_label else ()))
-    lacks = [name for name in columns if name not in header]
-    if lacks:
-        raise ValueError(_lacks(path, lacks, columns, header, task))
-
-
-def _lacks(path: Path, lacks: Sequence[str], columns: Sequence[str], has: Sequence[str], task: GlueTask) -> str:
-    names = printable(", ".join(has), 200)
-    return f"{str(path)!r}: no column {lacks[0]!r}; {task.name} has {', '.join(columns)}, the file {names}"
+def _check_columns(path: Path, has: Sequence[str], columns: Sequence[str], task: GlueTask) -> None:
+    for name in columns:
+        if name not in has:
+            found = f"{task.name} has {', '.join(columns)}, the file {printable(', '.join(has), 200)}"
+            raise ValueError(f"{str(path)!r}: no column {name!r}; {found}")
 
 
 def _dev_ids(path: Path) -> set[tuple[str, str]]:

@@ -147,12 +147,7 @@ class Fetcher:
     """Fetches through one pool of connections, in turns at each host."""
 
     def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        limits: DownloadLimits,
-        *,
-        agents: tuple[str, ...],
-        reads_robots_txt: bool,
+        self, session: aiohttp.ClientSession, limits: DownloadLimits, *, agents: tuple[str, ...], reads_robots_txt: bool
     ) -> None:
         self._session, self._limits, self._agents = session, limits, agents
         self._gates = HostGates(limits.per_host)

@@ -143,9 +143,7 @@ IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             left_open=("Table 3's run is Table 4's without the regression loss, by their equal figures.",),
         ),
         "imagebert-cc-regression": _run(
-            "ImageBERT on Conceptual Captions, with feature regression",
-            _CC,
-            figures_of("ImageBERT", "CC(w MRFR loss)"),
+            "ImageBERT on Conceptual Captions, with feature regression", _CC, figures_of("ImageBERT", "CC(w MRFR loss)")
         ),
         "imagebert-cc-sbu-global": _run(
             "ImageBERT with a feature of the whole image beside its regions",

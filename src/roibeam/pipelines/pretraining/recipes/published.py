@@ -32,30 +32,24 @@ class PrintedSize(NamedTuple):
     nearest: int
 
 
+_VILBERT = ("vilbert", "vilbert-paper", "vilbert-without-bert", "vilbert-25-percent", "vilbert-50-percent")
+_INTERBERT = ("interbert", "interbert-single-masks", "interbert-without-bert")
 PARAMETERS: Mapping[str, int] = MappingProxyType(
     {
-        "vilbert": 239_023_229,
-        "vilbert-paper": 239_023_229,
-        "vilbert-without-bert": 239_023_229,
+        **dict.fromkeys(_VILBERT, 239_023_229),
         "vilbert-2-layer": 157_109_373,
         "vilbert-4-layer": 198_066_301,
         "vilbert-8-layer": 279_980_157,
-        "vilbert-25-percent": 239_023_229,
-        "vilbert-50-percent": 239_023_229,
         "vilbert-single-stream": 113_511_037,
-        "interbert": 199_746_685,
-        "interbert-single-masks": 199_746_685,
-        "interbert-without-bert": 199_746_685,
+        **dict.fromkeys(_INTERBERT, 199_746_685),
         "interbert-single-stream": 114_692_221,
         "interbert-release": 157_021_565,
     }
 )
-_VILBERT, _INTERBERT = PrintedSize(221, 221_052_416), PrintedSize(173, 172_674_048)
 PRINTED: Mapping[str, PrintedSize] = MappingProxyType(
     {
-        **dict.fromkeys(("vilbert", "vilbert-paper", "vilbert-without-bert"), _VILBERT),
-        **dict.fromkeys(("vilbert-25-percent", "vilbert-50-percent"), _VILBERT),
-        **dict.fromkeys(("interbert", "interbert-single-masks", "interbert-without-bert"), _INTERBERT),
+        **dict.fromkeys(_VILBERT, PrintedSize(221, 221_052_416)),
+        **dict.fromkeys(_INTERBERT, PrintedSize(173, 172_674_048)),
     }
 )
 

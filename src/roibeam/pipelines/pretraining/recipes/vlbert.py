@@ -115,10 +115,7 @@ VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "released. How large photos are is not said: the release's short edge of 600.",
             ),
         ),
-        "vlbert-base": _release(
-            "VL-BERT base on stored features, with the text corpus",
-            "base_prec_4x16G_fp32.yaml",
-        ),
+        "vlbert-base": _release("VL-BERT base on stored features, with the text corpus", "base_prec_4x16G_fp32.yaml"),
         "vlbert-base-captions": _release(
             "VL-BERT base on stored features, captions alone",
             "base_prec_withouttextonly_4x16G_fp32.yaml",

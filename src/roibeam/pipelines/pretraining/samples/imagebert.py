@@ -15,21 +15,13 @@ from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, 
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.sampling import ImageBertSampling
-from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 class ImageBertSampler(Sampler):
     """A `Sampler`."""
 
-    def __init__(
-        self,
-        sampling: ImageBertSampling,
-        tokenizer: CaptionTokenizer,
-        model_config: ImageBertConfig,
-        *,
-        num_classes: int,
-    ) -> None:
-        super().__init__(sampling, tokenizer, model_config, num_classes=num_classes)
+    def _fit(self, sampling: ImageBertSampling, model_config: ImageBertConfig) -> None:
+        num_classes = self._num_classes
         if model_config.with_region_class_head and model_config.num_region_labels not in (num_classes, num_classes + 1):
             raise ValueError(
                 f"the model has {model_config.num_region_labels} region labels, this store has {num_classes} classes; "

@@ -22,7 +22,6 @@ from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_positions, check_region_labels
 from roibeam.pipelines.pretraining.samples.sampler import CaptionAndRegions, Lengths, RowSize, Sampler
 from roibeam.pipelines.pretraining.samples.sampling import InterBertSampling
-from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 ANCHOR_PROBABILITY, SINGLE_PROBABILITY = 0.1, 0.15
 
@@ -30,15 +29,7 @@ ANCHOR_PROBABILITY, SINGLE_PROBABILITY = 0.1, 0.15
 class InterBertSampler(Sampler):
     """A `Sampler`."""
 
-    def __init__(
-        self,
-        sampling: InterBertSampling,
-        tokenizer: CaptionTokenizer,
-        model_config: InterBertConfig,
-        *,
-        num_classes: int,
-    ) -> None:
-        super().__init__(sampling, tokenizer, model_config, num_classes=num_classes)
+    def _fit(self, sampling: InterBertSampling, model_config: InterBertConfig) -> None:
         check_positions(model_config.max_position_embeddings, sampling.max_pieces)
         elements = 1 + sampling.max_regions + model_config.with_image_sep
         if model_config.with_region_positions and elements > model_config.max_position_embeddings:
@@ -54,7 +45,7 @@ class InterBertSampler(Sampler):
                 "none (region_loss 'none'); leave it out"
             )
         if self._classifies:
-            check_region_labels(model_config.region_target_size, num_classes, "region_target_size")
+            check_region_labels(model_config.region_target_size, self._num_classes, "region_target_size")
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         inputs = self._inputs(corpus, self._pair(corpus, row, random))

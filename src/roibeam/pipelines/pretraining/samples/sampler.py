@@ -117,6 +117,11 @@ class Sampler(ABC):
         self._words = {"mask_id": tokenizer.mask_id, "vocab_size": tokenizer.vocab_size}
         self._max_pieces: int = getattr(sampling, "max_pieces", 0)
         self._negatives = getattr(sampling, "negatives", "caption")
+        self._fit(sampling, model_config)
+
+    @abstractmethod
+    def _fit(self, sampling: Any, model_config: Any) -> None:
+        """Keeps what samples follow from; raises ValueError if rules and model do not fit together."""
 
     @property
     def draws_images(self) -> bool:

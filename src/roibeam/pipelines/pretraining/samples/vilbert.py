@@ -19,21 +19,12 @@ from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_positions, check_region_labels
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.sampling import ViLbertSampling
-from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 class ViLbertSampler(Sampler):
     """A `Sampler`, of either model."""
 
-    def __init__(
-        self,
-        sampling: ViLbertSampling,
-        tokenizer: CaptionTokenizer,
-        model_config: ViLbertConfig | SingleStreamConfig,
-        *,
-        num_classes: int,
-    ) -> None:
-        super().__init__(sampling, tokenizer, model_config, num_classes=num_classes)
+    def _fit(self, sampling: ViLbertSampling, model_config: ViLbertConfig | SingleStreamConfig) -> None:
         # The baseline always has a match head.
         region_loss, positions, self._with_match = model_config.region_loss, model_config.max_position_embeddings, True
         if isinstance(model_config, ViLbertConfig):
@@ -53,7 +44,7 @@ class ViLbertSampler(Sampler):
         self._classifies, self._contrasts = region_loss == "kl", region_loss == "contrastive"
         self._predicts_regions = region_loss != "none"
         if self._classifies:
-            check_region_labels(model_config.region_target_size, num_classes, "region_target_size")
+            check_region_labels(model_config.region_target_size, self._num_classes, "region_target_size")
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         sampling = self._sampling

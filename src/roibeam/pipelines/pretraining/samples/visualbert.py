@@ -54,14 +54,16 @@ class VisualBertSampler(Sampler):
         num_classes: int,
         objects: ImageObjects | None = None,
     ) -> None:
+        self._objects = objects
         super().__init__(sampling, tokenizer, model_config, num_classes=num_classes)
-        _check_objects(sampling, model_config, objects)
+
+    def _fit(self, sampling: VisualBertSampling, model_config: VisualBertConfig) -> None:
+        _check_objects(sampling, model_config, self._objects)
         if not model_config.with_match_head and sampling.text_form not in ("words_only", TASK_TEXT):
             raise ValueError(
                 f"VisualBERT: the model has no match head, so nothing uses captions of other images "
                 f"(text_form {sampling.text_form!r}); set sampling.text_form=words_only"
             )
-        self._objects = objects
         self._max_pieces = min(sampling.max_pieces, model_config.max_position_embeddings)
 
     def check(self, record: RegionRecord) -> None:

@@ -21,20 +21,16 @@ from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_region_labels
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize, Sampler
 from roibeam.pipelines.pretraining.samples.sampling import VLBertSampling
-from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 class VLBertSampler(Sampler):
     """A `Sampler`."""
 
-    def __init__(
-        self, sampling: VLBertSampling, tokenizer: CaptionTokenizer, model_config: VLBertConfig, *, num_classes: int
-    ) -> None:
-        super().__init__(sampling, tokenizer, model_config, num_classes=num_classes)
+    def _fit(self, sampling: VLBertSampling, model_config: VLBertConfig) -> None:
         # Read once, not for every sample: a configuration is slow to answer.
         self._predicts_regions = bool(model_config.with_region_head)
         if self._predicts_regions:
-            check_region_labels(model_config.num_region_labels, num_classes, "num_region_labels")
+            check_region_labels(model_config.num_region_labels, self._num_classes, "num_region_labels")
         self._draws_pairs = bool(model_config.with_relationship_head)
         self._text_only = False if model_config.with_text_only else None
         self._max_text = model_config.max_position_embeddings - 2

@@ -27,7 +27,7 @@ from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.randomness import IntegerStream
 from roibeam.pipelines.toyworld.scene import SceneObject
 from roibeam.pipelines.toyworld.tasks.scene_queries import (
-    REFER_SPLITS,
+    COCO_SPLITS,
     STRENGTHS,
     BlindReader,
     Description,
@@ -140,7 +140,7 @@ class _Ref:
 
 
 class RefcocoTask(Task):
-    name, splits = "refcoco+", REFER_SPLITS
+    name, splits = "refcoco+", COCO_SPLITS
 
     def __init__(self) -> None:
         self._refs: list[_Ref] = []

@@ -31,14 +31,8 @@ OTHER_VAL = ("flickr30k/val", "visual_genome/val")
 OTHER_TEST = ("flickr30k/test", "visual_genome/test")
 
 VQA_SPLITS = {"train": COCO_TRAIN, "val": COCO_VAL + COCO_TEST}
-VCR_SPLITS = {"train": COCO_TRAIN, "val": COCO_VAL, "test": COCO_TEST}
-REFER_SPLITS = {"train": COCO_TRAIN, "val": COCO_VAL, "test": COCO_TEST}
+COCO_SPLITS = {"train": COCO_TRAIN, "val": COCO_VAL, "test": COCO_TEST}
 NLVR2_SPLITS = {"train": OTHER_TRAIN, "dev": OTHER_VAL, "test1": OTHER_TEST}
-
-
-def place_name(picture: Picture) -> str:
-    """Name of a picture's place as in the splits above, such as "coco/train"."""
-    return f"{picture.place.dataset}/{picture.place.split}"
 
 
 class Task(ABC):
@@ -52,7 +46,7 @@ class Task(ABC):
     splits: ClassVar[Mapping[str, Sequence[str]]]
 
     def add(self, picture: Picture) -> None:
-        split = next((split for split, places in self.splits.items() if place_name(picture) in places), None)
+        split = next((split for split, places in self.splits.items() if picture.place.name in places), None)
         if split is not None:
             self.add_to(split, picture)
 

@@ -20,9 +20,9 @@ from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.randomness import IntegerStream
 from roibeam.pipelines.toyworld.scene import SceneObject
 from roibeam.pipelines.toyworld.tasks.scene_queries import (
+    COCO_SPLITS,
     INVERSE,
     STRENGTHS,
-    VCR_SPLITS,
     BlindReader,
     Description,
     Keys,
@@ -197,11 +197,11 @@ IMAGES_FOLDER, OBJECT_NAMES = "vcr1images", "object_names.txt"
 
 
 class VcrTask(Task):
-    name, splits = "vcr", VCR_SPLITS
+    name, splits = "vcr", COCO_SPLITS
 
     def __init__(self) -> None:
-        self._pictures: dict[str, list[Picture]] = {split: [] for split in VCR_SPLITS}
-        self._rows: dict[str, list[tuple[Picture, VcrRow]]] = {split: [] for split in VCR_SPLITS}
+        self._pictures: dict[str, list[Picture]] = {split: [] for split in COCO_SPLITS}
+        self._rows: dict[str, list[tuple[Picture, VcrRow]]] = {split: [] for split in COCO_SPLITS}
 
     def add_to(self, split: str, picture: Picture) -> None:
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)

@@ -39,12 +39,7 @@ from roibeam.pipelines.training.detector.metrics import (
     count_attribute_detections,
     match_detections,
 )
-from roibeam.pipelines.training.detector.report import (
-    DetectionReport,
-    DetectionSettings,
-    named_precisions,
-    report_lines,
-)
+from roibeam.pipelines.training.detector.report import DetectionReport, DetectionSettings, named_precisions
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,9 +158,6 @@ def _suppress_by_class(
     return torch.cat(kept).sort().values
 
 
-__all__ = ["DetectionCounter", "DetectionReport", "evaluate_detector", "report_lines"]
-
-
 def evaluate_detector(
     detector: Detector,
     images: Iterable[LabelledImage],
@@ -254,11 +246,7 @@ class DetectionCounter:
                 )
 
     def add(
-        self,
-        image: LabelledImage,
-        detections: ClassDetections,
-        regions: Regions,
-        given_attributes: np.ndarray | None,
+        self, image: LabelledImage, detections: ClassDetections, regions: Regions, given_attributes: np.ndarray | None
     ) -> None:
         """Adds one photo.
 

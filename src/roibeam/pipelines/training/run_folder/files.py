@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.folders.durable_files import fsync_folder as sync_to_disk
 from roibeam.features.folders.durable_files import (
     naming_file,
     open_regular_file,
@@ -47,15 +47,6 @@ def checkpoint_step(folder: Path) -> int:
 
 def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def sync_to_disk(path: Path) -> None:
-    """Waits until a file or folder is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 logger = logging.getLogger(__name__)

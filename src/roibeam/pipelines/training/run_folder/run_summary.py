@@ -83,8 +83,7 @@ class TrainingSummary:
         chance: level of a model that knows nothing, by the same names.
         items: number of answers behind each number.
         words_alone: level of counting neighbouring words without any picture, by the same names; empty in old runs.
-        intervals: ends of the 95 % interval over images, by the same names; empty in old runs, and for some
-            numbers.
+        intervals: ends of the 95 % interval over images, by the same names; empty in old runs, and for some numbers.
         question: rules of the evaluation, for people.
     """
 
