@@ -12,14 +12,7 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import CELL_ANCHORS
-from roibeam.extraction.weights.families import (
-    CAFFE_LAYOUT,
-    D2_LAYOUT,
-    HF_LAYOUT,
-    HeadLayout,
-    relayout,
-    relayout_words,
-)
+from roibeam.extraction.weights.families import CAFFE_LAYOUT, D2_LAYOUT, HF_LAYOUT, HeadLayout, relayout, relayout_words
 from roibeam.extraction.weights.loading import load_weights
 
 RPN, HEAD = "proposal_generator.rpn_head.", "roi_heads.box_predictor."

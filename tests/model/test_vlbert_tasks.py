@@ -20,12 +20,7 @@ from roibeam.model.vlbert.checkpoint import (
     task_start,
 )
 from roibeam.model.vlbert.config import vlbert_task_config
-from roibeam.model.vlbert.tasks import (
-    PADDED_SCORE,
-    VLBertForReferring,
-    VLBertForVcr,
-    VLBertForVqa,
-)
+from roibeam.model.vlbert.tasks import PADDED_SCORE, VLBertForReferring, VLBertForVcr, VLBertForVqa
 
 PARTS = ("weight", "bias")
 MODELS = {"vqa": VLBertForVqa, "vcr": VLBertForVcr, "refcoco": VLBertForReferring}

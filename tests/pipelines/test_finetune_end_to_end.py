@@ -60,7 +60,7 @@ def store(made: PhotoStore) -> Iterator[FeatureStore]:
 
 def loss_of(trained: TaskNetwork, kind: str, batch: TaskBatch) -> torch.Tensor:
     scores = scores_of(trained.module, batch, ASKED[kind].form)
-    real = real_scores(ASKED[kind].form, batch.inputs, batch.group_sizes, ASKED[kind].num_labels)
+    real = real_scores(ASKED[kind], batch.inputs, batch.group_sizes)
     assert batch.targets is not None
     return loss_named(ASKED[kind].form, LOSS[kind]).term(scores, batch.targets, real).mean
 

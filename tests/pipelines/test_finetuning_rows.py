@@ -112,7 +112,7 @@ def test_a_group_has_the_same_scores_in_any_batch(system: str, kind: str) -> Non
     batch = replace(made.batch(groups(kind)), inputs=together)
     with torch.no_grad():
         scores = scores_of(network.module, batch, form)
-        real = real_scores(form, batch.inputs, batch.group_sizes, ASKED[kind].num_labels)
+        real = real_scores(ASKED[kind], batch.inputs, batch.group_sizes)
         for place, group in enumerate(groups(kind)):
             alone = made.batch([group])
             alone = replace(alone, inputs=in_floats_of(alone.inputs, torch.float64))
@@ -268,7 +268,7 @@ def test_the_whole_image_is_the_first_candidate(system: str) -> None:
     batch = replace(batch, inputs=in_floats_of(batch.inputs, torch.float64))
     scores = scores_of(network.module, batch, REGION)
     boxes, real = scored_boxes(asked, batch.inputs)
-    counted = real_scores(REGION, batch.inputs, batch.group_sizes, 1, whole_image=True)
+    counted = real_scores(ASKED[WHOLE], batch.inputs, batch.group_sizes)
     assert batch.targets is not None and scores.shape == batch.targets.shape == real.shape
     wanted = [store()[group.images[0]].num_regions + 1 for group in asked]
     assert torch.equal(real, counted) and real.sum(dim=1).tolist() == wanted

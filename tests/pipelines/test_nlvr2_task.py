@@ -15,8 +15,8 @@ from roibeam.pipelines.finetuning.tasks.nlvr2 import (
     Nlvr2Options,
     input_regions,
     judged_lines,
+    nlvr2_groups,
     nlvr2_scores,
-    read_nlvr2_groups,
 )
 
 # Two pairs of one statement, which are consistent when both are right; the tenth statement of a pair; one of its own.
@@ -33,7 +33,7 @@ def said_to_a_group(*scores: float) -> SimpleNamespace:
 
 def read(folder: Path, split: str, lines: list[dict[str, Any]], **options: str) -> list[TaskGroup]:
     write_json_lines(folder / f"{split}.json", lines)
-    return read_nlvr2_groups(folder, split, Nlvr2Options(**options))
+    return nlvr2_groups(str(folder / f"{split}.json"), Nlvr2Options(**options))
 
 
 def test_a_statement_is_a_row_with_two_images(tmp_path: Path) -> None:

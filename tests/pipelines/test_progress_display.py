@@ -60,7 +60,7 @@ def test_lines_tell_count_rate_and_failures(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr(progress_file, "time", SimpleNamespace(monotonic=lambda: now[0]))
     caplog.set_level(logging.INFO, progress_file.__name__)
     view = View()
-    with Progress("extracting", 3000, view=view) as progress:
+    with Progress("extracting", 3000, view=view.read) as progress:
         progress.log_state()
         now[0] += 10
         view.standing = ProgressState(1490, Counter({"empty file": 8, "too large": 2}))

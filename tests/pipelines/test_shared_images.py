@@ -68,7 +68,7 @@ def scores_and_loss(network: TaskNetwork, kind: str, batch: TaskBatch) -> tuple[
     """Scores, the loss, and its gradients."""
     network.module.zero_grad()
     scores = scores_of(network.module, batch, ASKED[kind].form)
-    real = real_scores(ASKED[kind].form, batch.inputs, batch.group_sizes, ASKED[kind].num_labels)
+    real = real_scores(ASKED[kind], batch.inputs, batch.group_sizes)
     assert batch.targets is not None
     loss = loss_named(ASKED[kind].form, LOSS[kind]).term(scores, batch.targets, real).mean
     loss.backward()
@@ -88,7 +88,7 @@ def test_rows_that_share_are_scored_and_trained_as_rows_of_their_own(system: str
     shared = scores_and_loss(network, kind, in_double(together))
     own = scores_and_loss(network, kind, in_double(apart))
     torch.testing.assert_close(shared, own, rtol=0, atol=1e-12)
-    real = real_scores(ASKED[kind].form, together.inputs, together.group_sizes, ASKED[kind].num_labels)
+    real = real_scores(ASKED[kind], together.inputs, together.group_sizes)
     assert shared[0][real].std() > 0 and len(shared[2]) > 10
 
 

@@ -9,7 +9,6 @@ goes on and a finished store grows: {"image_id": "a", "captions": ["a dog"]}, a 
 key order.
 """
 
-import hashlib
 import itertools
 import json
 import os
@@ -17,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roibeam.features.folders.durable_files import has_content, open_regular_file, write_bytes_atomically
+from roibeam.features.folders.durable_files import has_content, open_regular_file, sha256_of, write_bytes_atomically
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import ANNOTATIONS_NAME, STORE_MANIFEST_NAME, AnnotationsEntry
@@ -87,9 +86,7 @@ def write_annotations(store: Path | OutputFolder, shards: Iterable[Sequence[Anno
                 rows += len(shard)
                 captions += sum(len(row.captions) for row in shard)
                 labels += sum(len(row.labels) for row in shard)
-        with aside.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            num_bytes = os.fstat(file.fileno()).st_size
+        digest, num_bytes = sha256_of(aside), aside.stat().st_size
     return AnnotationsEntry(
         file=ANNOTATIONS_NAME, rows=rows, captions=captions, labels=labels, bytes=num_bytes, sha256=digest
     )

@@ -26,14 +26,7 @@ from roibeam.extraction.network.config import DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import DETECTIONS, SELECTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.photos.preprocessing import check_pixels
-from roibeam.extraction.regions import (
-    HostCopy,
-    Regions,
-    ScoredRegions,
-    boxes_for_each,
-    kept_regions,
-    plain_json,
-)
+from roibeam.extraction.regions import HostCopy, Regions, ScoredRegions, boxes_for_each, kept_regions, plain_json
 from roibeam.extraction.weights.detector_choice import named
 from roibeam.extraction.weights.loading import build_detector as build_network
 from roibeam.extraction.weights.named_model import MODES, NamedModel, OtherModels, is_named_model, read_queries

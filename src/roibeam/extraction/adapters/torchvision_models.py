@@ -9,7 +9,6 @@ backbone is a node of the network's graph. Weights are "default", torchvision's,
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import re
 import warnings
@@ -38,6 +37,7 @@ from roibeam.extraction.network.state import random_seed, weights_digest
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.named_model import NamedModel
 from roibeam.extraction.weights.sources import container_of, fetch_weights
+from roibeam.features.folders.durable_files import sha256_of
 from roibeam.messages import name_hint, printable
 
 DETECTORS = tuple(list_models(module=torchvision.models.detection))
@@ -294,8 +294,7 @@ def _weight_file(model: NamedModel) -> Path:
     path = fetch_weights(model.weights)
     named = re.search(r"-([0-9a-f]{8,64})\.pth$", model.weights)
     if named and model.weights == _entry(model).url:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of(path)
         if not digest.startswith(named[1]):
             problem = f"SHA-256 is {digest}, torchvision names {named[1]}"
             raise ValueError(f"weights {model.weights}: {problem}; remove {path} and fetch it again")

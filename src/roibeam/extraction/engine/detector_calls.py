@@ -244,11 +244,7 @@ class DetectorCalls:
             return results
 
     def _detect_group(
-        self,
-        images: Sequence[ImageRef],
-        group: range,
-        call: Callable[[range], list[Detected]],
-        fitted: list[int],
+        self, images: Sequence[ImageRef], group: range, call: Callable[[range], list[Detected]], fitted: list[int]
     ) -> Sequence[Detected | Failure]:
         """One result for each photo of the group; if memory ran out, `fitted` gets the sizes that fitted."""
         try:

@@ -40,10 +40,7 @@ MAX_JPEG_SCANS = 100
 # to FF BF, which it meets where it waits for a restart (jdmarker.c::jpeg_resync_to_restart) or ends with an error.
 _JPEG_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 _MEMORY_PER_PIXEL = 12  # bytes that decoders take, at most: coefficients of a progressive JPEG, pixels, a turned copy
-_IMREAD_FLAGS = {
-    "applied": cv2.IMREAD_COLOR,
-    "ignored": cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION,
-}
+_IMREAD_FLAGS = {"applied": cv2.IMREAD_COLOR, "ignored": cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION}
 
 # Pillow warns of large and odd files on standard error; the limits here decide instead. Set once, for Pillow's modules
 # alone: warnings.catch_warnings swaps the filters of the whole process, which decoding threads would do at once.

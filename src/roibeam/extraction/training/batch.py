@@ -86,12 +86,7 @@ class DetectionBatch:
 
 
 def prepare_training_photo(
-    image: np.ndarray,
-    objects: PhotoObjects,
-    config: DetectorConfig,
-    conventions: Conventions,
-    *,
-    flip: bool = False,
+    image: np.ndarray, objects: PhotoObjects, config: DetectorConfig, conventions: Conventions, *, flip: bool = False
 ) -> TrainingPhoto:
     """Resizes a photo and removes the mean, optionally mirrors it; its boxes go along and are clipped.
 

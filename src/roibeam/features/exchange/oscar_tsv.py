@@ -18,7 +18,6 @@ Ids of classes are their places in the names that `use_names` is given, else in 
 names are numbers, as those of a store without names, they are the ids.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -46,6 +45,7 @@ from roibeam.features.exchange.entry_record import (
 from roibeam.features.exchange.export_output import ContinuedFile
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, nested_objects
 from roibeam.features.exchange.formats import FeatureFormat
+from roibeam.features.folders.durable_files import sha256_of
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import BOX_NUMBERS, MAX_REGIONS, RegionRecord
 from roibeam.messages import plural, printable
@@ -201,7 +201,7 @@ class OscarTsv(_JoinedTsv):
             "attributes": ABSENT if record.attribute_ids is None else "attributes",
             "feature_dim": record.features.shape[1],
             # Other ones beside the same features make another store.
-            "beside": {path.name: _digest(path) for path in (labels, sizes) if path},
+            "beside": {path.name: sha256_of(path) for path in (labels, sizes) if path},
         } | ({"image_size": ABSENT} if self._in_shares else {})
 
     def _gather_names(self) -> None:
@@ -389,11 +389,6 @@ def _check_shares(features: np.ndarray, shares: np.ndarray) -> None:
 def _is_inside(path: Path) -> bool:
     """Whether a file, links followed, is in its own folder."""
     return path.resolve().parent == path.parent.resolve()
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _front(name: str) -> str | None:

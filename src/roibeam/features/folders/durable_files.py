@@ -196,6 +196,12 @@ def read_regular_file(path: Path) -> bytes:
         return file.read()
 
 
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def has_content(file: BufferedReader, num_bytes: int, sha256: str) -> bool:
     """Whether the bytes of a file, opened just now, are so many and have this SHA-256 (hex)."""
     return os.fstat(file.fileno()).st_size == num_bytes and hashlib.file_digest(file, "sha256").hexdigest() == sha256

@@ -137,10 +137,6 @@ def download_command(
         raise typer.Exit(1)
 
 
-class CollectRunCommand(ExtractCommand):
-    """Command whose words after -- are for the Beam runner."""
-
-
 def collect_run_command(
     context: typer.Context,
     request: CollectRequest,
@@ -250,6 +246,6 @@ def _lines(out: Path, done: TrainedJudge) -> Iterator[str]:
 collect_app = typer.Typer(
     cls=HelpedGroup, help="Image-text pairs from web pages: collected and judged.", rich_markup_mode=None
 )
-collect_app.command("run", cls=CollectRunCommand)(request_command(collect_run_command))
+collect_app.command("run", cls=ExtractCommand)(request_command(collect_run_command))
 collect_app.command("train-images", cls=HelpedCommand)(request_command(train_images_command))
 collect_app.command("train-pairs", cls=HelpedCommand)(request_command(train_pairs_command))

@@ -135,17 +135,9 @@ def predict_command(request: PredictRequest, json: Json = False) -> None:
     if not is_main_process():
         return
     if json:
-        typer.echo(
-            json_line(
-                {
-                    "out": str(result.out), "task": result.task, "split": result.split, "groups": result.groups,
-                    "judged": result.judged, "unjudged": result.unjudged, "parts_made": result.made,
-                    "checkpoint": str(result.checkpoint), "notes": list(result.notes),
-                    "page": None if result.page is None else str(result.page),
-                    "scores": None if result.scores is None else str(result.scores),
-                }
-            )
-        )  # fmt: skip
+        facts = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result).items()}
+        facts["parts_made"] = facts.pop("made")
+        typer.echo(json_line(facts))
         return
     for note in result.notes:
         typer.echo(f"note: {note}")

@@ -74,11 +74,7 @@ ZERO_SHOT, AVERAGED, _VAL = "zero-shot", "GLUE", "-val2014"
 _QUESTIONS = "vqa/v2_OpenEnded_mscoco_train2014_questions.json", "vqa/v2_mscoco_train2014_annotations.json"
 # Photos and files of text that a pre-training on a task's own text reads, by the first words of `Recipe.data`.
 _TASK_TEXTS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "VQA v2": ("coco", _QUESTIONS),
-        "VCR": ("vcr", ("vcr/train.jsonl",)),
-        "NLVR2": ("nlvr2", ("nlvr2/train.json",)),
-    }
+    {"VQA v2": ("coco", _QUESTIONS), "VCR": ("vcr", ("vcr/train.jsonl",)), "NLVR2": ("nlvr2", ("nlvr2/train.json",))}
 )
 _PHOTOS_OF_TASK: Mapping[str, str] = MappingProxyType(
     {
@@ -293,7 +289,8 @@ def _pretraining(name: str, recipe: Recipe) -> Command:
     if recipe.task_text:
         words += [word for file in _task_text(recipe)[1] for word in ("--task-text", f"DATA/{file}")]
     if getattr(recipe.sampling, "told_classes", False):
-        objects = ("vcr/vcr1images",) if recipe.task_text else tuple(map(_instances, ("train2014", "val2014")))
+        instances = [f"coco/annotations/instances_{split}.json" for split in ("train2014", "val2014")]
+        objects = ["vcr/vcr1images"] if recipe.task_text else instances
         words += [word for file in objects for word in ("--objects", f"DATA/{file}")]
     words += ["--text-corpus", "DATA/text/corpus.txt"] if recipe.text_corpus else []
     words += _end_to_end(recipe, recipe.after)
@@ -310,10 +307,6 @@ def _end_to_end(recipe: Recipe | TaskRecipe, start: str) -> list[str]:
     assert recipe.features is not None
     brings = start and RECIPES[start].end_to_end
     return ["--end-to-end", *([] if brings else ["--weights", _weights_of(recipe.features)])]
-
-
-def _instances(split: str) -> str:
-    return f"coco/annotations/instances_{split}.json"
 
 
 def _finetuning(name: str, recipe: TaskRecipe, on_coco: bool, seed: int) -> Command:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,9 +26,9 @@ from roibeam.pipelines.data.mode_changes import (
     changed_by,
 )
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, NOTHING, PRETRAINED, TaskRecipe
+from roibeam.pipelines.training.step_policies import UpdatesApart
 
 if TYPE_CHECKING:
-    from roibeam.model.common.fields import BertFields
     from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
     from roibeam.pipelines.data.feature_settings import Features
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -140,22 +140,19 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
     if recipe.figures:
         lines.append("  printed")
         lines += [f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures]
-    lines += ["  a mode changes", *_mode_lines(modes_of_pretraining(recipe), named_system(recipe.system).fields)]
+    lines += ["  a mode changes", *_mode_lines(modes_of_pretraining(recipe), recipe.system)]
     if recipe.left_open:
         lines.append("  left open")
         lines += _points(recipe.left_open)
     return lines
 
 
-def _mode_lines(modes: Collection[str], config: type[BertFields]) -> list[str]:
-    fields = ((each, each.named(config.own_fields())) for each in changed_by(modes))
-    return _points(f"{each.mode}: {names}: {each.words}" for each, names in fields if names)
-
-
-def _fields_of(recipe: TaskRecipe) -> type[BertFields]:
+def _mode_lines(modes: Collection[str], system: str) -> list[str]:
     from roibeam.pipelines.pretraining.recipes.named_systems import named_system
 
-    return named_system(recipe.system).fields
+    own = named_system(system).fields.own_fields()
+    fields = ((each, each.named(own)) for each in changed_by(modes))
+    return _points(f"{each.mode}: {names}: {each.words}" for each, names in fields if names)
 
 
 def modes_of_pretraining(recipe: Recipe) -> tuple[str, ...]:
@@ -209,7 +206,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         *(f"    {each.column}: {each.printed} ({each.where})" for each in recipe.figures),
         *([] if recipe.figures else ["    nothing that is known here"]),
         "  a mode changes",
-        *_mode_lines((TOY_TASK, *([TASK] if recipe.system == "vlbert" else [])), _fields_of(recipe)),
+        *_mode_lines((TOY_TASK, *([TASK] if recipe.system == "vlbert" else [])), recipe.system),
         "  left open",
         *_points(recipe.left_open),
     ]
@@ -262,34 +259,23 @@ def _settings(settings: Any) -> str:
 def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
     from roibeam.pipelines.finetuning.recipes.published import gpu_hours
 
-    if isinstance(recipe, TaskRecipe):
-        mappings = ("settings", "accidents", "model_fields", "encoder", "photos")
-        plain: dict[str, Any] = {name: dict(getattr(recipe, name)) for name in mappings}
-        bare = dataclasses.replace(recipe, **plain)
-        apart = None if recipe.updates_apart is None else recipe.updates_apart._asdict()
-        hours = gpu_hours(recipe)
-        measured = {"gpu_hours": None if hours is None else hours._asdict(), "parameters": recipe.parameters}
-        figures = [_figure(each) for each in recipe.figures]
-        return {
-            **dataclasses.asdict(bare),
-            "figures": figures,
-            "features": _plain_features(recipe.features),
-            "updates_apart": apart,
-            "step_rules": recipe.step_rules,
-            **measured,
-        }
-    fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
-    for name in ("build", "toy_build"):
-        del fields[name]
-    return {
-        **fields,
-        "settings": dict(recipe.settings),
-        "changes": dict(recipe.changes),
-        "sampling": dataclasses.asdict(recipe.sampling),
-        "features": _plain_features(recipe.features),
-        "figures": [_figure(each) for each in recipe.figures],
-        "model": dict(recipe.build.fields),
-    }
+    names = [each.name for each in dataclasses.fields(recipe) if each.name not in ("build", "toy_build")]
+    fields = {name: _plain_value(getattr(recipe, name)) for name in names}
+    fields |= {"features": _plain_features(recipe.features), "figures": [_figure(each) for each in recipe.figures]}
+    if not isinstance(recipe, TaskRecipe):
+        return {**fields, "model": dict(recipe.build.fields)}
+    hours = gpu_hours(recipe)
+    measured = {"gpu_hours": None if hours is None else hours._asdict(), "parameters": recipe.parameters}
+    return {**fields, "step_rules": recipe.step_rules, **measured}
+
+
+def _plain_value(value: Any) -> Any:
+    """A field of a recipe as JSON has it."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value._asdict() if isinstance(value, UpdatesApart) else value
 
 
 def _plain_features(features: Features | None) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from roibeam.pipelines.common.console.request_options import INPUT, OUTPUT, SPEE
 if TYPE_CHECKING:
     from roibeam.pipelines.cli.recipe_commands import Command
     from roibeam.pipelines.cli.table_run import TableRequest
-    from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, PaperTable
+    from roibeam.pipelines.common.statistics.paper_figures import PaperTable
 
 
 def tables_command(
@@ -156,12 +156,15 @@ def _make(request: TableRequest, *, as_json: bool) -> None:
 
 
 def _lines(table: PaperTable) -> Iterator[str]:
+    from roibeam.pipelines.cli.recipe_commands import chain_of
+
     yield f"{table.name}: {table.title}: {table.caption}"
     for row, figures in groupby(table.own, key=lambda each: each.row):
         yield f"  {row}"
         for each in figures:
+            made_by = " > ".join(chain_of(each.recipe)) if each.recipe else f"none: {each.why}"
             yield from textwrap.wrap(
-                f"{each.column:<44} {each.printed:>6}  {_made_by(each)}", 110, initial_indent="    ",
+                f"{each.column:<44} {each.printed:>6}  {made_by}", 110, initial_indent="    ",
                 subsequent_indent=" " * 57, break_on_hyphens=False,
             )  # fmt: skip
     quoted = Counter(each.quoted for each in table.figures if each.quoted)
@@ -170,12 +173,6 @@ def _lines(table: PaperTable) -> Iterator[str]:
         for each, count in quoted.items()
     )
     yield "  roibeam recipes NAME prints settings and features of a recipe"
-
-
-def _made_by(figure: PaperFigure) -> str:
-    from roibeam.pipelines.cli.recipe_commands import chain_of
-
-    return " > ".join(chain_of(figure.recipe)) if figure.recipe else f"none: {figure.why}"
 
 
 def _plain(table: PaperTable) -> dict[str, object]:

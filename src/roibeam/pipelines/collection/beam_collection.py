@@ -132,7 +132,7 @@ def run_units(job: UnitJob, units: Sequence[Any], choice: RunnerChoice, *, what:
     if not missing:
         return
     view = FinishedParts(Path(job.folder), [unit.number for unit in missing])
-    with Progress(what, len(missing), UNITS, view=view, least_seconds=_LOOK_SECONDS, as_json=as_json):
+    with Progress(what, len(missing), UNITS, view=view.read, least_seconds=_LOOK_SECONDS, as_json=as_json):
         run_pipeline(
             functools.partial(_pipeline, job, missing), choice, preload=PIPELINE, device="cpu", namespace=METRICS,
             num_elements=len(missing),

@@ -4,7 +4,6 @@ Images that an earlier collection fetched are taken along: no server gets a seco
 changed. Addresses and candidates go through a table on disk, so memory does not grow with them.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-from roibeam.features.folders.durable_files import fsync_folder, write_bytes_atomically
+from roibeam.features.folders.durable_files import fsync_folder, sha256_of, write_bytes_atomically
 from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.folders.kept_work import KeptFile
 from roibeam.pipelines.collection.pairs import Reason
@@ -145,11 +144,10 @@ def _kept(source: Path, sha256: str, row: int, files: ImageFiles) -> RowOutcome 
     except OSError:  # another file system
         shutil.copyfile(source, files.scratch(row))
     try:
-        with files.scratch(row).open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-                log.warning("%s: has other bytes than were fetched; fetching it again", source)
-                files.scratch(row).unlink()
-                return None
+        if sha256_of(files.scratch(row)) != sha256:
+            log.warning("%s: has other bytes than were fetched; fetching it again", source)
+            files.scratch(row).unlink()
+            return None
         return files.keep(row)
     except DownloadError as error:
         files.scratch(row).unlink()

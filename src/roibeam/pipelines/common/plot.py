@@ -132,7 +132,6 @@ def plot_svg(plot: Plot, key: str) -> str:
 def png_file(plots: Sequence[Plot]) -> bytes:
     """Draws plots in one PNG picture, light, three pixels a unit; the same bytes for the same numbers and library."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
 
     drawn = []
     with _settings(_LIGHT):

@@ -42,11 +42,6 @@ def is_url(location: str) -> bool:
     return _URL.match(location) is not None
 
 
-def is_web(location: str) -> bool:
-    """Whether it is a web address, which only `roibeam download` fetches, with the limits that the open web needs."""
-    return location.lower().startswith(("http://", "https://"))
-
-
 def parent_url(url: str) -> str:
     """ "gs://bucket/a/b.tsv" -> "gs://bucket/a"."""
     scheme, _, path = url.rstrip("/").partition("://")

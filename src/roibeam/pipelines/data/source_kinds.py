@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, ImageRef
 from roibeam.pipelines.common.locations import ARCHIVE_EXTENSIONS, location_exists
-from roibeam.pipelines.common.remote_files import is_url, is_web, local_copy, parent_url
+from roibeam.pipelines.common.remote_files import is_url, local_copy, parent_url
 from roibeam.pipelines.data import source_images
 from roibeam.pipelines.data.datasets import caption_lists, photo_folders, vcr
 from roibeam.pipelines.data.datasets.known_files import BY_EXTENSION, describe_file, json_kind, kind_of, refuse_others
 from roibeam.pipelines.data.datasets.photo_folders import folders_that_hold, folders_to_try
+from roibeam.pipelines.data.datasets.rows import is_web_url
 from roibeam.pipelines.data.image_table import ImageTable, check_utf8
 
 PROBED_FILES = 50  # of an annotation file, to notice a wrong image folder before a run of failures
@@ -100,7 +101,7 @@ class _Options(NamedTuple):
 
 def _open_source(location: str, options: _Options) -> Source:
     id_rule = options.id_rule
-    if is_web(location):
+    if is_web_url(location):
         raise ValueError(f"{location!r}: images of the web are fetched by `roibeam download`; give its folder here")
     if not is_url(location) and not os.path.exists(location) and not photo_folders.is_pattern(location):
         raise ValueError(f"no such folder, file or pattern: {location!r}")
@@ -142,7 +143,7 @@ def open_sources(
     if len(locations) == 1:
         return open_source(locations[0], **options._asdict())
     for location in locations:
-        if is_url(location) or is_web(location):
+        if is_url(location) or is_web_url(location):
             raise ValueError(f"{location!r}: of URLs, name one folder, or one pattern in quotes")
         if not os.path.exists(location) and not photo_folders.is_pattern(location):
             raise ValueError(
@@ -254,7 +255,7 @@ def _chained(
 
 def _image_root(given: str | None, otherwise: str) -> str:
     root = otherwise if given is None else given if is_url(given) else os.path.abspath(given)
-    if is_web(root):
+    if is_web_url(root):
         raise ValueError(f"{root!r}: images of the web are fetched by `roibeam download`; give its folder")
     if not is_url(root) and not os.path.isdir(root):
         raise ValueError(f"no such image folder: {root!r} (--photos)")

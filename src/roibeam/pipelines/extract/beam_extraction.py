@@ -40,12 +40,7 @@ from roibeam.pipelines.extract.request import ExtractRequest, RunnerChoice, RunO
 from roibeam.pipelines.extract.runners.pipeline_run import check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.run_progress import REMOTE_LOOK_SECONDS, ProgressView, num_extracted
-from roibeam.pipelines.extract.shard.shard_job import (
-    ShardMeter,
-    ShardResult,
-    extract_shard,
-    shared_fingerprint,
-)
+from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard, shared_fingerprint
 from roibeam.pipelines.extract.shard.store_folder import (
     SUMMARY_NAME,
     RunEnd,
@@ -124,11 +119,7 @@ def run_extraction(job: ExtractJob, plan: Plan, text: StoreText, choice: RunnerC
 
 
 def extraction_pipeline(
-    job: ExtractJob,
-    plan: Plan,
-    text: StoreText,
-    options: PipelineOptions,
-    runner: PipelineRunner | None = None,
+    job: ExtractJob, plan: Plan, text: StoreText, options: PipelineOptions, runner: PipelineRunner | None = None
 ) -> beam.Pipeline:
     """The pipeline, not yet run; `runner` None means the one that `options` name."""
     pipeline = beam.Pipeline(runner=runner, options=options)
@@ -230,7 +221,9 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
 
         least_seconds = 1.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
-            with Progress("extracting", plan.num_images, view=view, as_json=options.json, least_seconds=least_seconds):
+            with Progress(
+                "extracting", plan.num_images, view=view.read, as_json=options.json, least_seconds=least_seconds
+            ):
                 metrics = run_extraction(job, plan, text, options)
             after = view.read()
             tidy_store(folder, plan, job.feature_space)

@@ -173,11 +173,7 @@ def _settings(work: Work) -> dict[str, Any]:
     """Settings that must not change between runs into one store, by field, so that a change can be named."""
     fingerprint = shared_fingerprint(work.detector_here, work.options, work.vocabulary.digest, work.boxes is not None)
     # A mode is no part of what features mean, but half a store of each is never wanted.
-    return {
-        "distribution": work.options.distribution,
-        "mode": work.detector.mode,
-        "feature_space": fingerprint.details,
-    }
+    return {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": fingerprint.details}
 
 
 def _planned_now(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str], Plan | None]:

@@ -115,10 +115,7 @@ def write_page(folder: OutputFolder, name: str, page: Iterable[str]) -> None:
 
 
 def _read_records(
-    records: StoredRecords,
-    class_names: Sequence[str] | None,
-    attribute_names: Sequence[str] | None,
-    max_photos: int,
+    records: StoredRecords, class_names: Sequence[str] | None, attribute_names: Sequence[str] | None, max_photos: int
 ) -> tuple[RegionFigures, list[str]]:
     """One pass over the ids: figures of the (sampled) records, and the ids of the photos to show."""
     total = len(records)

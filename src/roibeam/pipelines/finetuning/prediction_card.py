@@ -7,13 +7,12 @@ where the file is scored.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from roibeam.features.folders.durable_files import write_bytes_atomically
+from roibeam.features.folders.durable_files import sha256_of, write_bytes_atomically
 from roibeam.messages import plural, printable
 from roibeam.pipelines.common.console.command_files import read_json_object
 
@@ -27,12 +26,6 @@ _MOST_CARDS, _MOST_BYTES = 100, 1_000_000  # that are looked at in a folder, and
 
 def card_path(results: Path) -> Path:
     return results.with_name(f"{results.name}{SUFFIX}")
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_card(results: Path, facts: Mapping[str, Any]) -> Path:

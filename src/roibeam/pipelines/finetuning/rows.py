@@ -81,6 +81,11 @@ class TaskRow:
     phrases: tuple[int, ...] = ()
 
 
+def text_row(*texts: str, images: tuple[int, ...] = (0,)) -> TaskRow:
+    """A row of texts that their files do not separate into words."""
+    return TaskRow(tuple(TaskText((text,)) for text in texts), images)
+
+
 @dataclass(frozen=True)
 class TaskGroup:
     """Rows that are judged together, such as a question with its four answers; never split.

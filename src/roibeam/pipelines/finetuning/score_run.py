@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.folders.durable_files import sha256_of
 from roibeam.messages import printable
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.common.statistics.verdict import Bootstrap, verdict_of
 from roibeam.pipelines.finetuning.metrics.measure import STRICT, Measure, Whole, figures_of, numbers_of_images
-from roibeam.pipelines.finetuning.prediction_card import read_card, sha256_of
+from roibeam.pipelines.finetuning.prediction_card import read_card
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS, OpenTask, ScoredTask, is_own, own_task, task_name
 from roibeam.version import __version__
 

@@ -37,9 +37,9 @@ from roibeam.pipelines.pretraining.requested_settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Evaluates, PretrainTask, evaluate
-from roibeam.pipelines.training.detector.task import ComingPhoto, LabelledBatches, NamedBatch, detector_groups
+from roibeam.pipelines.training.detector.task import ComingPhoto, LabelledBatches, NamedBatch
 from roibeam.pipelines.training.model_files.joint_checkpoint import JointDetector, describe_joint, region_encoder_of
-from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_scaled_part
+from roibeam.pipelines.training.parameter_groups import ParameterGroup, matrices_decay, with_scaled_part
 from roibeam.pipelines.training.sample_order import SampleOrder
 from roibeam.pipelines.training.task import WorstBatch
 
@@ -171,7 +171,7 @@ class EndToEndTask:
         of_heads = set() if heads is None else set(heads.parameters())
         trained = [each for each in joint.parameters() if each.requires_grad and each not in of_heads]
         groups = with_scaled_part([{"params": trained}], self._encoder.parameters(), self._encoder_scale)
-        return [*groups, *([] if heads is None else detector_groups(heads))]
+        return [*groups, *([] if heads is None else matrices_decay(heads))]
 
     def sample_ids(self, batch: EndToEndBatch) -> Sequence[str]:
         labelled = () if batch.labelled is None else batch.labelled.image_ids

@@ -78,6 +78,16 @@ def _inside(name: str) -> str:
     return name
 
 
+def matrices_decay(part: nn.Module) -> list[ParameterGroup]:
+    """Trained matrices and tables of a network, or of a part, decay; biases and norms do not (detectron2's
+    WEIGHT_DECAY_NORM 0, and Caffe's decay_mult 0 of biases)."""
+    trained = [each for each in part.parameters() if each.requires_grad]
+    return [
+        {"params": [each for each in trained if each.ndim > 1]},
+        {"params": [each for each in trained if each.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
 def with_scaled_part(
     groups: Sequence[ParameterGroup], part: Iterable[nn.Parameter], scale: float
 ) -> list[ParameterGroup]:

@@ -22,7 +22,7 @@ from roibeam.model.vilbert.encoder import vilbert_small
 from roibeam.model.visualbert.model import visualbert_small
 from roibeam.model.vlbert.config import vlbert_small
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
-from roibeam.pipelines.finetuning.systems.named_systems import system_named
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LONGEST, RELEASE_CUT, LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
@@ -131,7 +131,7 @@ class ItemCase(ModelArrays):
             max_position_embeddings=MAX_SIZE,
         )
         store = cast(FeatureStore, records)
-        return GroupBatches(system_named(system), config, self.tokenizer, layout, asked, store, loss=None)
+        return GroupBatches(SYSTEMS[system], config, self.tokenizer, layout, asked, store, loss=None)
 
     def vilbert_batches(self, records: Mapping[str, RegionRecord], asked: OutputSpec) -> GroupBatches:
         """The same in the layout of both ViLBERT releases, the first of which cuts off the [SEP] of a long text."""

@@ -65,7 +65,7 @@ def checks(case: ItemCase) -> Iterator[Check]:
     for name in (f"{FILES}hard_negative.pkl.as.json", f"{FILES}cache/hard_negative.pkl.as.json"):
         if case.json(name)["train_hard_pool"] != pool.tolist():
             raise ArrayError(name, "has other neighbours than in/hard_pool")
-    records = {line.image_id: case.record(line.image_id, line.image_id) for line in lines}
+    records = {image: case.record(image, image) for image, _ in lines}
     batches = case.vilbert_batches(records, OutputSpec(CHOICE))
     distractors = Distractors(groups, RetrievalOptions().mixes, [row[1:] for row in pool.tolist()])
     is_interbert = any(name.endswith(".multimodal_mask") for name in case.names)

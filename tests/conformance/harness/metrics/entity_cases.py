@@ -104,10 +104,7 @@ def _odd_lines(case: MetricCase) -> Ours:
         return [{"sentence": sentence.text, "last_word_indices": places, "entity_ids": chains}] * bool(phrases)
 
     return {
-        name: {
-            "plummer": caught(functools.partial(authors, line)),
-            "ban": caught(functools.partial(release, line)),
-        }
+        name: {"plummer": caught(functools.partial(authors, line)), "ban": caught(functools.partial(release, line))}
         for name, line in case.content("lines").items()
     }
 

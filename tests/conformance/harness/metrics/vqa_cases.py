@@ -10,7 +10,7 @@ from harness.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from harness.tolerances import METRICS
 from roibeam.pipelines.data.datasets.vqa import VqaLabels, read_vqa_labels
 from roibeam.pipelines.finetuning.metrics import vqa
-from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure
+from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, rows_by_id
 
 _DECIMALS = 2  # of percents, GT-Vision-Lab/VQA vqaEval.py; a case may say another number
 _KINDS = {"per_answer_type": "answer type ", "per_question_type": "question type "}
@@ -22,7 +22,7 @@ def _labels(case: MetricCase, name: str = "annotations") -> list[VqaLabels]:
 
 def _answers(case: MetricCase, name: str, labels: list[VqaLabels]) -> dict[int, str]:
     path, questions = str(case.file(name)), [each.question_id for each in labels]
-    return vqa.answers_by_question(vqa.read_vqa_results(path), questions, repr(path), OFFICIAL)
+    return rows_by_id(repr(path), vqa.read_vqa_results(path), questions, unit="question", rules=OFFICIAL)
 
 
 def _measures(labels: list[VqaLabels], answers: dict[int, str]) -> dict[str, Measure]:
@@ -64,7 +64,8 @@ def _result_files(case: MetricCase) -> Ours:
     def score(entries: Any) -> dict[str, float]:
         if not isinstance(entries, list):
             raise ValueError("a result file is a list")
-        answers = vqa.answers_by_question(vqa.vqa_result_rows(entries, "results"), questions, "results", OFFICIAL)
+        rows = vqa.vqa_result_rows(entries, "results")
+        answers = rows_by_id("results", rows, questions, unit="question", rules=OFFICIAL)
         return {"overall": _measures(labels, answers)["overall"].percent}
 
     return {

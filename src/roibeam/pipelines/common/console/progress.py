@@ -26,7 +26,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, TextIO, TypeVar, cast
 
 from roibeam.extraction.weights.sources import show_downloads
 from roibeam.messages import on_a_line
@@ -279,12 +279,6 @@ class ProgressState:
         return self.records + self.failures.total()
 
 
-class Readable(Protocol):
-    """Source of the progress of a run; read from the screen's thread."""
-
-    def read(self) -> ProgressState: ...
-
-
 class Progress(ProgressItem):
     """Progress of counted work. A context manager around the work.
 
@@ -293,7 +287,7 @@ class Progress(ProgressItem):
     Args:
         total: how many there are; None where that is not known.
         done: how many were done before.
-        view: source of the progress; without one `to` and `one_more` set it.
+        view: reads the progress of a run, from the screen's thread; without one `to` and `one_more` set it.
         least_seconds: between two reads of the view, where a read costs something.
         as_json: JSON lines on standard output in place of all that.
     """
@@ -307,7 +301,7 @@ class Progress(ProgressItem):
         unit: Unit = IMAGES,
         *,
         done: int = 0,
-        view: Readable | None = None,
+        view: Callable[[], ProgressState] | None = None,
         least_seconds: float = 1.0,
         as_json: bool = False,
     ) -> None:
@@ -323,7 +317,7 @@ class Progress(ProgressItem):
         self._start = time.monotonic()
         self._next_look = self._start + self._least_seconds
         if self._view is not None:
-            self._standing = self._view.read()
+            self._standing = self._view()
             self._before = self._standing.images
         self._points.append((self._start, self._before))
         SCREEN.begin(self)
@@ -331,7 +325,7 @@ class Progress(ProgressItem):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._view is not None and kind is None:
-            self._take(self._view.read())
+            self._take(self._view())
         was_drawn = self.bar is not None and time.monotonic() - self._start >= FIRST_LINE_SECONDS
         SCREEN.end(self)
         if kind is None and (self.in_lines or self._logged or (was_drawn and not self._had_nothing_to_do())):
@@ -365,7 +359,7 @@ class Progress(ProgressItem):
             return
         self._next_look = time.monotonic() + self._least_seconds
         try:
-            self._take(self._view.read())
+            self._take(self._view())
         except (OSError, ValueError) as error:  # the run itself reports what is wrong, if anything is
             log.debug("no look at the progress: %s", error)
 

@@ -46,7 +46,7 @@ _OF_TASKS_BEGIN = (
 _IN_NATS = ("masked_words", "masked_regions", "matching", "text_only_words", "objectness", "classes", "attributes")
 _SHARES = ("accuracy", "recall")
 _RECALLS = {"r1": "R@1", "r5": "R@5", "r10": "R@10"}
-_NO_LOSSES = ("learning_rate", "gradient_norm", "loss")
+_NO_LOSSES = {"learning_rate": "learning rate", "gradient_norm": "norm", "loss": "loss"}  # and their units
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,7 @@ def measure_name(name: str) -> MeasureName:
     if last == "precision":
         return MeasureName(_title(name), "average precision (%)", is_share=True)
     if name in _NO_LOSSES:
-        units = {"learning_rate": "learning rate", "gradient_norm": "norm", "loss": "loss"}
-        return MeasureName(_title(name), units[name])
+        return MeasureName(_title(name), _NO_LOSSES[name])
     if name not in _TITLES:
         return MeasureName(_title(name), "")
     return MeasureName(f"{_title(name)}: loss", "loss (nats)" if name in _IN_NATS else "loss")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -193,7 +194,13 @@ def are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) and is_utf8(each) for each in value)
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of a json file is a finite number; true and false are none."""
+    return type(value) in (int, float) and math.isfinite(value)
+
+
 def is_web_url(text: str) -> bool:
+    """Whether it is a web address, which only `roibeam download` fetches, with the limits that the open web needs."""
     return text.lower().startswith(("http://", "https://"))
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.extraction.photos.decode import DecodeError, check_encoded, image_sides
-from roibeam.features.folders.durable_files import fsync_folder, write_json_atomically
+from roibeam.features.folders.durable_files import fsync_folder, sha256_of, write_json_atomically
 from roibeam.features.folders.kept_work import KeptFile
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.messages import plural, printable
@@ -148,8 +148,7 @@ class ImageFiles:
 
     def sha256(self, path: str) -> str:
         """SHA-256 of a file that `files` gave."""
-        with (self.folder / path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(self.folder / path)
 
     def remove(self, path: str) -> None:
         (self.folder / path).unlink()

@@ -217,7 +217,7 @@ def run_download(
             run = _Run(url_list, files, journal, rule, options, resolver)
             if run.read().images == url_list.num_urls:
                 log.info("every URL has its image or its reason already; nothing to do")
-            with Progress("downloading", url_list.num_urls, view=run, as_json=options.as_json):
+            with Progress("downloading", url_list.num_urls, view=run.read, as_json=options.as_json):
                 asyncio.run(run.download())
             files.finish()
             return write_outputs(out, url_list, journal)

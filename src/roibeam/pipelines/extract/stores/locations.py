@@ -30,10 +30,7 @@ def opened_source(place: StoreLocation, scratch: str | None = None) -> Iterator[
         with local_store(place, scratch=scratch) as store, RecordSource(place, store=store) as source:
             yield source
     else:
-        with (
-            borrowed_files(place, scratch=scratch) as files,
-            RecordSource(files.path, name=files.location) as source,
-        ):
+        with borrowed_files(place, scratch=scratch) as files, RecordSource(files.path, name=files.location) as source:
             yield source
 
 

@@ -13,7 +13,6 @@ or of another image, is skipped; one that is missing, or has another number of p
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ import numpy as np
 
 from roibeam.pipelines.common.statistics.retrieval_ranks import recall_by_chance
 from roibeam.pipelines.data.datasets.entities import BOXED, EntityCounts, EntityImage, read_entities, split_names
-from roibeam.pipelines.data.datasets.rows import read_json_list
+from roibeam.pipelines.data.datasets.rows import is_number, read_json_list
 from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, STRICT, Measure, OpenTask
 
 THRESHOLD = 0.5
@@ -209,11 +208,7 @@ def read_grounding_results(path: str) -> list[dict[str, Any]]:
 def _is_boxes(boxes: Any) -> bool:
     if not isinstance(boxes, list):
         return False
-    return all(isinstance(box, list) and len(box) == 4 and all(_is_finite(edge) for edge in box) for box in boxes)
-
-
-def _is_finite(edge: Any) -> bool:
-    return isinstance(edge, int | float) and not isinstance(edge, bool) and math.isfinite(edge)
+    return all(isinstance(box, list) and len(box) == 4 and all(map(is_number, box)) for box in boxes)
 
 
 def both_protocols(judged: Callable[[str], list[GroundedPhrase]], first: str) -> dict[str, Measure]:

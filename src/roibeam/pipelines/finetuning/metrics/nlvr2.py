@@ -66,18 +66,11 @@ def nlvr2_measures(statements: Iterable[JudgedStatement]) -> dict[str, Measure]:
 _WORDS = ("true", "false")
 
 
-class JudgedLine(NamedTuple):
-    """Prediction of one statement."""
-
-    identifier: str
-    is_true: bool
-
-
 def write_nlvr2_predictions(path: Path, lines: Iterable[Sequence[Any]]) -> None:
     """Writes a file, whole or not at all: lines parted by newlines, without one at the end, as uclanlp/visualbert.
 
     Args:
-        lines: identifier and answer of each, as `JudgedLine` or as the list that json makes of one.
+        lines: identifier and answer of each, as a pair or as the list that json makes of one.
     """
     text = "\n".join(f"{identifier},{bool(is_true)}" for identifier, is_true in lines)
     marked = "utf-8-sig" if text.startswith("\ufeff") else "utf-8"  # readers take one mark off the first bytes

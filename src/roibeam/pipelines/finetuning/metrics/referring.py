@@ -11,7 +11,6 @@ image without a detection: a miss, which is counted.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import numpy as np
 
 from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.refer import ReferringSentence
-from roibeam.pipelines.data.datasets.rows import read_json_list
+from roibeam.pipelines.data.datasets.rows import is_number, read_json_list
 from roibeam.pipelines.finetuning.metrics.measure import Measure, rows_by_id
 
 HALF = 0.5
@@ -153,7 +152,7 @@ def read_referring_results(path: str) -> PredictedBoxes:
         if box is None and "box" in fields:
             records.append((number, None))
             continue
-        if not isinstance(box, list) or len(box) != 4 or not all(_is_number(each) for each in box):
+        if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
             raise ValueError(f"{where}: box must be a list of 4 numbers, got {excerpt(box)}")
         first, second, third, fourth = map(float, box)
         if key == BY_REFERENCE:
@@ -179,7 +178,8 @@ def referring_measures(
         places = [(each.ref_id, _next(seen, each.ref_id)) for each in sentences]
         records = [((number, _next(given, number)), box) for number, box in boxes.records]
     box_at = rows_by_id(source, records, places, unit="sentence")
-    hits = [_hit(box_at[place], each, rule) for place, each in zip(places, sentences, strict=True)]
+    chosen = [box_at[place] for place in places]
+    hits = [float(box is not None and rule.hits(box, each.box)) for box, each in zip(chosen, sentences, strict=True)]
     return {"accuracy": Measure("accuracy", hits, [str(each.image_id) for each in sentences])}
 
 
@@ -203,14 +203,6 @@ def detected_bound(
     return Measure(DETECTED_BOUND, values, [str(each.image_id) for each in sentences])
 
 
-def _hit(box: PredictedBox | None, sentence: ReferringSentence, rule: BoxRule) -> float:
-    return float(box is not None and rule.hits(box, sentence.box))
-
-
 def _next(counts: Counter[int], number: int) -> int:
     counts[number] += 1
     return counts[number]
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)

@@ -52,11 +52,6 @@ class RankFigures:
     median_rank: float
     mean_rank: float
 
-    @property
-    def recalls(self) -> float:
-        """Sum of the recalls, in percent."""
-        return self.r1 + self.r5 + self.r10
-
 
 def rank_figures(ranks: np.ndarray) -> RankFigures:
     """
@@ -74,7 +69,7 @@ def mean_figures(folds: Sequence[RankFigures]) -> RankFigures:
 
 def rsum(image_to_text: RankFigures, text_to_image: RankFigures) -> float:
     """The sum of the six recalls, in percent; 600 is all."""
-    return image_to_text.recalls + text_to_image.recalls
+    return sum(each.r1 + each.r5 + each.r10 for each in (image_to_text, text_to_image))
 
 
 def recall_measures(

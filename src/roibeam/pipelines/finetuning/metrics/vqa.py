@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.rows import read_json_list
 from roibeam.pipelines.data.datasets.vqa import VqaLabels
-from roibeam.pipelines.finetuning.metrics.measure import Measure, rows_by_id
+from roibeam.pipelines.finetuning.metrics.measure import Measure
 
 _SIGNS = ';/[]"{}()=+\\_-><@`,?!'
 _COMMA_IN_NUMBER = re.compile("[0-9],[0-9]")
@@ -228,13 +228,6 @@ def read_own_answers(path: str) -> Iterator[tuple[str, str]]:
                 f"{excerpt(answer)}"
             )
         yield str(name), answer
-
-
-def answers_by_question(
-    rows: Iterable[tuple[int, str]], questions: Sequence[int], source: str, rules: str
-) -> dict[int, str]:
-    """Question id -> answer, see `rows_by_id`."""
-    return rows_by_id(source, rows, questions, unit="question", rules=rules)
 
 
 def answered_questions(labels: Iterable[VqaLabels], answers: dict[int, str]) -> Iterator[AnsweredQuestion]:

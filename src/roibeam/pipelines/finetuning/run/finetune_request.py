@@ -14,21 +14,16 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from roibeam.extraction.weights.sources import check_weight_file
-from roibeam.features.folders.durable_files import naming_file
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
 from roibeam.pipelines.data.compatibility import check_least
 from roibeam.pipelines.data.record_photos import has_photo_locations
 from roibeam.pipelines.finetuning.requests import FinetuneRequest
-from roibeam.pipelines.training.model_files.encoder_settings import (
-    JointSettings,
-    encoder_at_start,
-    read_joint_settings,
-)
+from roibeam.pipelines.training.model_files.encoder_settings import JointSettings, encoder_at_start, read_joint_settings
 from roibeam.pipelines.training.model_files.model_folder import CONFIG, model_folder
 from roibeam.pipelines.training.requests import EncoderRequest
-from roibeam.pipelines.training.run_folder.files import check_run_file, put_run_file
+from roibeam.pipelines.training.run_folder.files import check_run_file, write_run_file
 
 SECTIONS = ("detector", "encoder", "photos", "end_to_end")
 Request = TypeVar("Request", bound=EncoderRequest)
@@ -168,10 +163,7 @@ def seed_summary(
 def write_seeds(out: Path, summary: Mapping[str, Any]) -> Path:
     """Writes OUT/seeds.json, whole or not at all."""
     path = out / SEEDS_NAME
-    aside = path.with_name(f".writing-{SEEDS_NAME}")
-    with naming_file(path):
-        aside.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-    put_run_file(aside, path)
+    write_run_file(path, lambda aside: aside.write_text(json.dumps(summary, indent=2) + "\n", "utf-8"))
     return path
 
 

@@ -451,11 +451,9 @@ def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
 
 def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecipe | None) -> None:
     options = config_of(request, task.options, recipe).task
-    checks = [task.check, None if request.end_to_end else task.check_stored]
     try:
-        for check in checks:
-            if check is not None:
-                check(options)
+        for check in filter(None, (task.check, None if request.end_to_end else task.check_stored)):
+            check(options)
     except ValueError as error:
         start = "" if recipe is None else f"--recipe {request.recipe}: "
         raise ValueError(f"{start}{error}") from None

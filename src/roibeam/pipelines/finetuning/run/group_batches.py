@@ -166,7 +166,7 @@ class GroupBatches:
                 f"it at false"
             )
         self._global_width = int(getattr(config, "global_feature_size", 0))
-        self._photos: GroupPhotos | None = None
+        self.photos: GroupPhotos | None = None  # of a run through the region encoder
         self._reads_cut_phrases = system.reads_cut_phrases and options.cut == BEFORE_SEP
         self._grounds_words = bool(system.grounding) and (task is None or task.grounding != UNGROUNDED)
         self._grounds_by_number = self._grounds_words and getattr(config, "text_visual", "") == "grounded"
@@ -184,11 +184,6 @@ class GroupBatches:
         made._read, made._blind = lambda name: record, True
         return made
 
-    @property
-    def photos(self) -> GroupPhotos | None:
-        """Photos of a run through the region encoder; None on stored features."""
-        return self._photos
-
     def with_photos(self, photos: GroupPhotos) -> GroupBatches:
         """The same from photos: boxes are those of the store, or of the task where it gives some, features the
         encoder's. Raises ValueError for a system that reads several images in one row, or box numbers behind features.
@@ -201,12 +196,12 @@ class GroupBatches:
         if self._options.box_numbers:
             raise ValueError("--end-to-end: features of photos have no box numbers; set layout.box_numbers to false")
         made = copy.copy(self)
-        made._photos = photos
+        made.photos = photos
         return made
 
     def check(self, group: TaskGroup) -> None:
         """Raises ValueError when record or photo of the group's first image does not fit the model."""
-        if self._photos is not None or not group.images:
+        if self.photos is not None or not group.images:
             self.batch([group])
             return
         record = self._read(group.images[0])
@@ -215,7 +210,7 @@ class GroupBatches:
 
     def check_boxes(self, groups: Iterable[TaskGroup]) -> None:
         """Raises ValueError where a store lacks boxes of the task; photos are cut at any."""
-        if self._photos is None:
+        if self.photos is None:
             self._regions.check(groups)
 
     def notes_of_cuts(self, groups: Iterable[TaskGroup], what: str) -> list[str]:
@@ -283,11 +278,11 @@ class GroupBatches:
         targets = self._targets(groups, inputs, sizes)
         batch = TaskBatch(inputs, sizes, targets, tuple(group.id for group in groups))
         coming = [image.photo for image in rows.images if isinstance(image, PhotoSide)]
-        if self._photos is None or not coming:
+        if self.photos is None or not coming:
             return batch
-        images, placed = self._photos.collated(coming)
+        images, placed = self.photos.collated(coming)
         if targets is not None and self._task is not None and self._task.measured_in_input:
-            seen = self._photos.in_input(groups, coming)
+            seen = self.photos.in_input(groups, coming)
             targets = self._targets(seen, replace(inputs, region_boxes=images.boxes), sizes)
         return replace(batch, targets=targets, images=images, placed_boxes=placed)
 
@@ -295,10 +290,9 @@ class GroupBatches:
         """Targets of a batch; None without labels or a loss."""
         if self._loss is None or any(group.target is None for group in groups):
             return None
-        output = self._output
-        real = real_scores(output.form, inputs, sizes, output.num_labels, whole_image=output.whole_image)
+        real = real_scores(self._output, inputs, sizes)
         # Of photos, boxes and the right one are both of the photo as it is, or both as the network sees them.
-        known = groups if self._photos is None else [replace(group, mirrored=False) for group in groups]
+        known = groups if self.photos is None else [replace(group, mirrored=False) for group in groups]
         return self._loss.targets(known, inputs, real.shape[1])
 
     def rows(self, groups: Sequence[TaskGroup]) -> SharedRows:
@@ -410,10 +404,10 @@ class GroupBatches:
     def _input_image(self, group: TaskGroup, number: int) -> ImageInput:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
         record = self._read(group.images[number])
-        image = self._regions.of(group, number, record, from_photos=self._photos is not None)
+        image = self._regions.of(group, number, record, from_photos=self.photos is not None)
         if self._blind and self._output.form not in (REGION, PHRASE):
             image = replace(image, regions=np.arange(0), named={}, boxes=image.boxes[:0])
-        if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
+        if group.mirrored and self.photos is None:  # stored features are those of the photo as it is
             image = replace(image, boxes=mirrored_boxes(image.boxes, image.record.width))
         if self._task is None or not self._task.whole_region or self._blind:
             return image
@@ -441,10 +435,10 @@ class GroupBatches:
             height=images[0].record.height,
             width=images[0].record.width,
         )
-        if self._photos is None or self._blind:
+        if self.photos is None or self._blind:
             return side
         (one,) = images
-        return PhotoSide(**vars(side), photo=self._photos.coming(one))
+        return PhotoSide(**vars(side), photo=self.photos.coming(one))
 
     def _no_image(self) -> ImageWithTargets:
         """Empty image of a row of text alone."""
@@ -456,7 +450,7 @@ class GroupBatches:
 
     def _features(self, images: Sequence[ImageInput]) -> torch.Tensor:
         """(R, D) features of images that are read together; (R, 0) where the encoder makes them of photos."""
-        if self._photos is not None:
+        if self.photos is not None:
             count = sum(len(each.regions) for each in images)
             return torch.zeros(count, self._config.region_feature_size if self._blind else 0)
         parts = [as_tensor(each.record.features[each.regions]) for each in images]
@@ -490,8 +484,8 @@ class GroupBatches:
 
     def _whole_image(self, image: ImageInput) -> torch.Tensor | None:
         """(D,), see `LayoutOptions.whole_image`; None where it is made of the input regions."""
-        if self._photos is not None:  # the encoder makes it; a blind model that reads it gets zeros
-            hidden = self._blind and self._photos.has_whole_image
+        if self.photos is not None:  # the encoder makes it; a blind model that reads it gets zeros
+            hidden = self._blind and self.photos.has_whole_image
             return torch.zeros(self._config.region_feature_size) if hidden else None
         if self._options.whole_image == SHOWN or self._blind:
             return None

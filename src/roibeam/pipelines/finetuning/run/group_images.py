@@ -32,6 +32,7 @@ from roibeam.pipelines.finetuning.rows import PartPieces, TaskGroup
 from roibeam.pipelines.finetuning.run.finetune_request import PhotoRequest
 from roibeam.pipelines.finetuning.run.task_data import BoxRecords, StorePair, bare_record, boxes_alone
 from roibeam.pipelines.finetuning.systems.options import IN_FILE, LayoutOptions
+from roibeam.pipelines.finetuning.systems.task_system import numbered
 from roibeam.pipelines.finetuning.task import AuxiliaryTargets, DownstreamTask, JoinedImage
 
 
@@ -153,13 +154,9 @@ class ImageInput:
 
 def joined_pieces(parts: Sequence[PartPieces]) -> PartPieces:
     """Concatenates parts; words keep apart."""
-    words, before = [], 0
-    for part in parts:
-        words.append(np.where(part.words < 0, -1, part.words + before))
-        before += int(part.words.max(initial=-1)) + 1
     return PartPieces(
         np.concatenate([part.ids for part in parts]),
-        np.concatenate(words),
+        numbered([part.words for part in parts]),
         np.concatenate([part.tags for part in parts]),
     )
 
@@ -265,17 +262,9 @@ class GroupPhotos:
         self._config, self._conventions, self._mask_cells = encoder.config, encoder.conventions, encoder.mask_cells
         self._choices, self._options = choices, options
         self._outlines = outlines if options.outlines else None
+        self.flip = options.flip  # whether every other photo of training is mirrored
+        self.has_whole_image = choices.whole_image == "box"  # whether a feature of it is made of each photo
         self._pool: ThreadPoolExecutor | None = None
-
-    @property
-    def flip(self) -> bool:
-        """Whether every other photo of training is mirrored."""
-        return self._options.flip
-
-    @property
-    def has_whole_image(self) -> bool:
-        """Whether a feature of the whole image is made of each photo."""
-        return self._choices.whole_image == "box"
 
     def likeness(self, image_ids: Iterable[str]) -> list[float] | None:
         """Width divided by height of each image; None where photos come in any order."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.losses import SumCount
+from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.model.end_to_end import EndToEndModel, ImageBatch
 from roibeam.model.inputs import VLBatch
 from roibeam.model.task_heads import REGION_CLASSES, WORDS
@@ -27,7 +27,7 @@ from roibeam.pipelines.finetuning.run.network import TaskNetwork
 from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.task import NO_PREDICTION, DownstreamTask, DrawGroup, Prediction, logged_name
 from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
-from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_scaled_part
+from roibeam.pipelines.training.parameter_groups import ParameterGroup, matrices_decay, with_scaled_part
 from roibeam.pipelines.training.processes import shared_out
 from roibeam.pipelines.training.sample_order import SampleOrder
 from roibeam.pipelines.training.task import AlternatingTask, WorstBatch
@@ -35,14 +35,6 @@ from roibeam.pipelines.training.task import AlternatingTask, WorstBatch
 # First number of a seed, which keeps the random streams apart from those of pre-training:
 _ORDER, _MIRRORED, _HIDDEN, _DRAWN = 3, 4, 5, 6  # order, mirroring, hidden words and regions, draws of a task
 _LOSS = "task"
-
-
-@dataclass(frozen=True, eq=False)
-class TaskOutput:
-    """A `LossOutput`."""
-
-    losses: Mapping[str, SumCount]
-    metrics: Mapping[str, SumCount]
 
 
 class GroupTask:
@@ -66,7 +58,8 @@ class GroupTask:
         *,
         seed: int | tuple[int, ...],
     ) -> None:
-        self._model, self._config = network.module, network.described
+        self.model, self._config = network.module, network.described
+        self.batch_size, self.num_samples = data.batch_size, len(train)
         self._batches, self._task = batches, task
         self._output, self._loss, self._train, self._data = output, loss, train, data
         beside = task.beside
@@ -79,18 +72,6 @@ class GroupTask:
         likeness = None if photos is None else photos.likeness(group.images[0] for group in train)
         self._seed = seed if isinstance(seed, tuple) else (seed,)
         self._order = SampleOrder(len(train), (_ORDER, *self._seed), likeness)
-
-    @property
-    def model(self) -> nn.Module:
-        return self._model
-
-    @property
-    def batch_size(self) -> int:
-        return self._data.batch_size
-
-    @property
-    def num_samples(self) -> int:
-        return len(self._train)
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[TaskBatch]:
         def places() -> Iterator[list[tuple[int, int]]]:
@@ -128,7 +109,7 @@ class GroupTask:
         counts = {_LOSS: self._loss.count(batch.targets, self._real(batch))}
         return counts | self._beside.loss_counts(batch.inputs) if self._beside is not None else counts
 
-    def losses(self, model: nn.Module, batch: TaskBatch) -> TaskOutput:
+    def losses(self, model: nn.Module, batch: TaskBatch) -> PreTrainingOutput:
         assert batch.targets is not None
         losses: dict[str, SumCount] = {}
         metrics: dict[str, SumCount] = {}
@@ -142,16 +123,10 @@ class GroupTask:
                 losses[name] = SumCount(term.total * self._weights[name], term.count, term.epsilon)
             metrics = dict(outputs.metrics)
         losses[_LOSS] = self._loss.term(scores, batch.targets, self._real(batch))
-        return TaskOutput(losses, {**metrics, self._loss.metric: self._loss.right(scores, batch.targets)})
+        return PreTrainingOutput(losses, {**metrics, self._loss.metric: self._loss.right(scores, batch.targets)})
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """Groups of trained parameters: matrices and tables decay, biases and LayerNorms do not."""
-        decaying: list[nn.Parameter] = []
-        others: list[nn.Parameter] = []
-        for parameter in self._model.parameters():
-            if parameter.requires_grad:
-                (decaying if parameter.ndim > 1 else others).append(parameter)
-        return [{"params": decaying}, {"params": others, "weight_decay": 0.0}]
+        return matrices_decay(self.model)
 
     def sample_ids(self, batch: TaskBatch) -> Sequence[str]:
         return batch.ids
@@ -167,7 +142,7 @@ class GroupTask:
         kept = self._task.kept
 
         def judged_parts(groups: Sequence[TaskGroup]) -> Iterable[Any]:
-            predictions = predicted(self._model, self._batches, groups, self._output.form, self.batch_size)
+            predictions = predicted(self.model, self._batches, groups, self._output.form, self.batch_size)
             return predictions if kept is None else kept.of(predictions)
 
         judge: Callable[..., Mapping[str, Measure]] = self._task.judge if kept is None else kept.judge
@@ -176,10 +151,7 @@ class GroupTask:
         return Judged(replace(figure, name=logged_name(figure.name)) for figure in figures)
 
     def _real(self, batch: TaskBatch) -> Tensor:
-        output = self._output
-        return real_scores(
-            output.form, batch.inputs, batch.group_sizes, output.num_labels, whole_image=output.whole_image
-        )
+        return real_scores(self._output, batch.inputs, batch.group_sizes)
 
 
 class PhotoTask(GroupTask):
@@ -196,7 +168,7 @@ class PhotoTask(GroupTask):
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """Groups of `GroupTask`; parameters of the encoder have a rate of their own."""
-        joint: Any = self._model
+        joint: Any = self.model
         encoder = region_encoder_of(joint).parameters()
         return with_scaled_part(super().parameter_groups(), encoder, self._encoder_scale)
 

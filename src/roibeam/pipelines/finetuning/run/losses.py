@@ -39,6 +39,7 @@ from roibeam.pipelines.data.record_regions import mirrored_boxes
 from roibeam.pipelines.finetuning.metrics.glue import NEAR
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, region_shares
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS
 
 # Groups, their inputs, N -> targets.
@@ -213,10 +214,7 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
 
 
 def loss_named(
-    form: str,
-    name: str,
-    region_targets: Mapping[str, Any] = MappingProxyType({}),
-    label_weights: Sequence[float] = (),
+    form: str, name: str, region_targets: Mapping[str, Any] = MappingProxyType({}), label_weights: Sequence[float] = ()
 ) -> TaskLoss:
     """The loss of a form by its name.
 
@@ -258,19 +256,13 @@ def scored_boxes(groups: Sequence[TaskGroup], inputs: VLBatch) -> tuple[Tensor, 
     return torch.cat([whole[:, None], boxes], dim=1), F.pad(mask, (1, 0), value=True)
 
 
-def real_scores(
-    form: str, inputs: VLBatch, group_sizes: Sequence[int], num_labels: int, *, whole_image: bool = False
-) -> Tensor:
-    """(G, N) bool, which scores are of a label, row or region that there is; of phrases (G, R).
-
-    Args:
-        whole_image: the image as a whole has a score, before its regions.
-    """
+def real_scores(output: OutputSpec, inputs: VLBatch, group_sizes: Sequence[int]) -> Tensor:
+    """(G, N) bool, which scores are of a label, row or region that there is; of phrases (G, R)."""
     sizes, mask = torch.tensor(list(group_sizes)), inputs.rows_region_mask
-    if form == PHRASE:
+    if output.form == PHRASE:
         return mask
-    if form == REGION:
-        return F.pad(mask, (1, 0), value=True) if whole_image else mask
-    if form == LABEL:
-        return torch.ones(len(sizes), num_labels, dtype=torch.bool, device=mask.device)
+    if output.form == REGION:
+        return F.pad(mask, (1, 0), value=True) if output.whole_image else mask
+    if output.form == LABEL:
+        return torch.ones(len(sizes), output.num_labels, dtype=torch.bool, device=mask.device)
     return (torch.arange(int(sizes.max())) < sizes[:, None]).to(mask.device)

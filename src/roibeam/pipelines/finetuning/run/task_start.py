@@ -17,16 +17,16 @@ from torch import Tensor
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.region_encoder import RegionEncoder, started_encoder
 from roibeam.extraction.weights.files import read_tensors
-from roibeam.messages import name_hint
 from roibeam.model.task_heads import MatchModel, TaskModel
 from roibeam.pipelines.common.console.command_files import read_json_object
+from roibeam.pipelines.common.console.overrides import preset
 from roibeam.pipelines.data.mode_changes import TOY_TASK, changed_by
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.finetuning.run.finetune_request import NEW
 from roibeam.pipelines.finetuning.run.network import TaskNetwork
 from roibeam.pipelines.finetuning.run.predict_request import FINETUNING
-from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS, system_of
 from roibeam.pipelines.finetuning.systems.task_system import OutputSpec, TaskSystem
 from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions, chosen_encoder
 from roibeam.pipelines.training.model_files.joint_checkpoint import (
@@ -251,12 +251,9 @@ def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> Task
         return TaskStart(its, found, first=FirstTask.of(found))
     assert system is not None
     published = recipe is not None and recipe.system == system
-    named, size = (
-        system_named(system),
-        request.model or (_PUBLISHED_SIZE if published and not request.toy else _DEFAULT_SIZE),
-    )
-    if size not in named.sizes:
-        raise ValueError(f"--model {size!r}: {name_hint(size, named.sizes)}")
+    named = preset("system", system, SYSTEMS)
+    size = request.model or (_PUBLISHED_SIZE if published and not request.toy else _DEFAULT_SIZE)
+    preset("model", size, named.sizes)  # raises for an unknown size
     bert = None if request.from_bert is None else read_bert(request.from_bert)
     as_published = published and (request.toy or size == _PUBLISHED_SIZE)
     sizes = {each for change in changed_by({TOY_TASK}) for each in change.fields} if request.toy else set()

@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 from transformers import PreTrainedModel
 
-from roibeam.messages import name_hint
 from roibeam.pipelines.finetuning.systems.task_system import TaskSystem
 from roibeam.pipelines.finetuning.systems.vilbert import INTERBERT_SYSTEM as INTERBERT
 from roibeam.pipelines.finetuning.systems.vilbert import SINGLE_STREAM
@@ -20,13 +19,6 @@ from roibeam.pipelines.training.model_files.model_checkpoint import config_class
 SYSTEMS: Mapping[str, TaskSystem] = MappingProxyType(
     {each.name: each for each in (VLBERT, VILBERT, SINGLE_STREAM, VISUALBERT, IMAGEBERT, INTERBERT)}
 )
-
-
-def system_named(name: str) -> TaskSystem:
-    """The system of a name. Raises ValueError for an unknown one."""
-    if name not in SYSTEMS:
-        raise ValueError(f"--system {name!r}: {name_hint(name, SYSTEMS)}")
-    return SYSTEMS[name]
 
 
 def system_of(model: PreTrainedModel) -> TaskSystem:

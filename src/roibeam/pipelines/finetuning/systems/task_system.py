@@ -82,12 +82,8 @@ class Pieces:
 
     def __init__(self, tokenizer: CaptionTokenizer) -> None:
         self._tokenizer = tokenizer
+        self.coder = PieceCoder(tokenizer.pieces, tokenizer.piece)  # for tasks that cut texts themselves
         self._single: dict[tuple[int, int], Span] = {}
-
-    @property
-    def coder(self) -> PieceCoder:
-        """The tokenizer for tasks that cut texts themselves."""
-        return PieceCoder(self._tokenizer.pieces, self._tokenizer.piece)
 
     def part(self, part: TaskText | PartPieces, segment: int = 0) -> Span:
         """A part of the text; every piece of a word has the tag of the word."""
@@ -191,20 +187,17 @@ def _joined(spans: Sequence[Span]) -> RowText:
         np.concatenate([span.ids for span in spans]),
         np.repeat([span.segment for span in spans], [len(span.ids) for span in spans]),
         np.concatenate([span.tags for span in spans]),
-        _numbered(spans),
+        numbered([span.words for span in spans]),
     )
 
 
-def _numbered(spans: Sequence[Span]) -> np.ndarray:
-    """Numbers of words of several spans, one after the other."""
+def numbered(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Numbers of words of several parts, one after the other; -1 for pieces of no word."""
     found, before = [], 0
-    for span in spans:
-        words = span.words
-        if not span.is_text:  # has no words
-            found.append(words)
-            continue
-        found.append(np.where(words < 0, -1, words + before) if before else words)
-        before += int(words.max(initial=-1)) + 1
+    for words in parts:
+        last = int(words.max(initial=-1))
+        found.append(np.where(words < 0, -1, words + before) if before and last >= 0 else words)
+        before += last + 1
     return np.concatenate(found)
 
 

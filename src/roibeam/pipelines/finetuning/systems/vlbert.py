@@ -29,15 +29,7 @@ from roibeam.model.vlbert.config import PRE_TRAINING_FIELDS, VLBertConfig, VLBer
 from roibeam.model.vlbert.fields import REGION_SEGMENT
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
-from roibeam.pipelines.finetuning.rows import (
-    CHOICE,
-    GROUNDED,
-    LABEL,
-    REGION,
-    UNGROUNDED,
-    PartPieces,
-    TaskText,
-)
+from roibeam.pipelines.finetuning.rows import CHOICE, GROUNDED, LABEL, REGION, UNGROUNDED, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.options import RELEASE
 from roibeam.pipelines.finetuning.systems.task_system import (
     Pieces,

@@ -23,7 +23,7 @@ from roibeam.pipelines.finetuning.metrics.own_labels import (
     read_label_results,
     write_label_results,
 )
-from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, text_row
 from roibeam.pipelines.finetuning.scored_tasks import BOTH_RULES, OpenTask, OwnTask, ScoredTask, find_file, opened_rows
 from roibeam.pipelines.finetuning.task import (
     DownstreamTask,
@@ -211,11 +211,6 @@ def _labels_task(
         right_words=lambda group: str(group.facts["label"]),
         directly=QuestionRows(lambda texts: text_row(*texts), words),
     )
-
-
-def text_row(text: str) -> TaskRow:
-    """A text beside its image."""
-    return TaskRow((TaskText((text,)),))
 
 
 def _labels(path: Path, rows: Rows, min_occurrence: int) -> dict[str, int]:

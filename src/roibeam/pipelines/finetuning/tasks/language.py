@@ -39,7 +39,7 @@ from roibeam.pipelines.finetuning.metrics.grounding import (
     ranked,
 )
 from roibeam.pipelines.finetuning.metrics.measure import Measure, write_entries
-from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, TaskGroup, TaskRow, TaskText, text_row
 from roibeam.pipelines.finetuning.task import (
     NUMBER_LOSS,
     DownstreamTask,
@@ -93,7 +93,7 @@ def glue_task(name: str) -> NamedTask:
             num_images=0,
             splits=tuple(task.rows),
             right_words=lambda group: str(group.facts["label"]),
-            directly=QuestionRows(text_row, words, len(task.texts)),
+            directly=QuestionRows(lambda texts: text_row(*texts, images=()), words, len(task.texts)),
         )
 
     def check(options: GlueOptions) -> None:
@@ -101,11 +101,6 @@ def glue_task(name: str) -> NamedTask:
             raise ValueError(f"{name}.validation 'mismatched': MNLI alone has such a file; leave it at dev")
 
     return NamedTask(GlueOptions, open_task, check, reads_images=False)
-
-
-def text_row(texts: Sequence[str]) -> TaskRow:
-    """One or two texts without an image."""
-    return TaskRow(tuple(TaskText((text,)) for text in texts), images=())
 
 
 def _values(task: GlueTask, predictions: Iterable[Prediction]) -> list[float]:
@@ -123,7 +118,7 @@ def _reader(task: GlueTask, folder: Path) -> Callable[[str], TaskSplit]:
             target: Any = None
             if row.label is not None:
                 target = places[row.label] if places else float(row.label)
-            groups.append(TaskGroup(row.id, (), (text_row(row.texts),), target, facts={"label": row.label}))
+            groups.append(TaskGroup(row.id, (), (text_row(*row.texts, images=()),), target, facts={"label": row.label}))
         if not groups:
             raise ValueError(f"{str(files[0])!r}: no row in it")
         return TaskSplit(groups, files, tuple(counts.notes(split)))

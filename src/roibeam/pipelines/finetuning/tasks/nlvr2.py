@@ -6,7 +6,7 @@ the statement in a row of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +15,10 @@ import numpy as np
 from roibeam.pipelines.data.compatibility import check_choices, check_least
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
-from roibeam.pipelines.finetuning.metrics.nlvr2 import (
-    JudgedLine,
-    JudgedStatement,
-    nlvr2_measures,
-    write_nlvr2_predictions,
-)
-from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.metrics.nlvr2 import JudgedStatement, nlvr2_measures, write_nlvr2_predictions
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, text_row
 from roibeam.pipelines.finetuning.scored_tasks import find_file
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, QuestionRows, TaskSplit
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, QuestionRows, TaskSplit, labelled_answers
 
 SPLITS = ("train", "dev", "test1", "test2")
 LABELS = ("False", "True")  # by their numbers
@@ -61,7 +56,7 @@ def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None
         name="nlvr2",
         form=LABEL,
         loss=options.loss,
-        read=lambda split: TaskSplit(read_nlvr2_groups(folder, split, options)),
+        read=lambda split: TaskSplit(nlvr2_groups(str(find_file(folder, f"{split}.json")), options)),
         train="train",
         validation="dev",
         judge=nlvr2_scores,
@@ -71,23 +66,17 @@ def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None
         num_images=2,
         splits=SPLITS,
         regions=lambda group, image, record: input_regions(record.class_scores, options),
-        directly=QuestionRows(lambda texts: statement_row(*texts), predicted_labels),
+        directly=QuestionRows(lambda texts: text_row(*texts, images=(0, 1)), predicted_labels),
     )
 
 
-def statement_row(sentence: str) -> TaskRow:
-    """A statement about both images."""
-    return TaskRow((TaskText((sentence,)),), images=(0, 1))
-
-
-def predicted_labels(predictions: Sequence[Prediction]) -> list[str]:
+def predicted_labels(predictions: Iterable[Prediction]) -> list[str]:
     """One of `LABELS` for each statement; the first of them where both score alike."""
     return [LABELS[int(each.scores.argmax())] for each in predictions]
 
 
-def read_nlvr2_groups(folder: Path, split: str, options: Nlvr2Options) -> list[TaskGroup]:
-    """The statements of <split>.json in the folder or in one right below it; see `nlvr2_groups`."""
-    return nlvr2_groups(str(find_file(folder, f"{split}.json")), options)
+# A line of the result file for each statement: its identifier, and whether it is judged true.
+judged_lines = labelled_answers(predicted_labels, lambda group, label: (group.id, label == LABELS[1]))
 
 
 def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
@@ -98,7 +87,7 @@ def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
         TaskGroup(
             id=each.identifier,
             images=tuple(name.removesuffix(".png") if bare else name for name in each.images),
-            rows=(statement_row(each.sentence),),
+            rows=(text_row(each.sentence, images=(0, 1)),),
             target=None if each.is_true is None else int(each.is_true),
         )
         for each in read_nlvr2(path)
@@ -123,19 +112,12 @@ def input_regions(class_scores: np.ndarray, options: Nlvr2Options) -> np.ndarray
     return np.sort(np.argsort(-class_scores, kind="stable")[: options.max_regions])
 
 
-def judged_lines(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[JudgedLine]:
-    """A line of the result file for each statement; "False" where both labels score alike, as the first of them."""
-    for group, each in zip(groups, predictions, strict=True):
-        yield JudgedLine(group.id, bool(each.scores.argmax()))
-
-
 def nlvr2_scores(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> dict[str, Measure]:
     """ "accuracy" and "consistency". Raises ValueError for a statement whose label is not known."""
     unknown = [group.id for group in groups if group.target is None]
     if unknown:
         raise ValueError(f"{len(unknown)} statements without a label (first: {unknown[0]}); they cannot be scored")
-    lines = judged_lines(groups, predictions)
     return nlvr2_measures(
-        JudgedStatement(line.identifier, line.is_true == bool(group.target), bool(group.target))
-        for group, line in zip(groups, lines, strict=True)
+        JudgedStatement(identifier, is_true == bool(group.target), bool(group.target))
+        for group, (identifier, is_true) in zip(groups, judged_lines(groups, predictions), strict=True)
     )

@@ -38,7 +38,7 @@ from roibeam.pipelines.data.record_regions import regions_at_boxes
 from roibeam.pipelines.finetuning.metrics.measure import Measure, write_entries
 from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES, ChosenBox, result_entry
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
-from roibeam.pipelines.finetuning.rows import REGION, TaskGroup, TaskRow, TaskText, mirrored_rows
+from roibeam.pipelines.finetuning.rows import REGION, TaskGroup, mirrored_rows, text_row
 from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME, INSTANCES_NAMES, REFS, check_data_set, find_file
 from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage, Prediction, TaskSplit
 
@@ -406,7 +406,7 @@ def _group(sentence: ReferringSentence, photos: _Photos, options: ReferringOptio
     return TaskGroup(
         id=str(sentence.sent_id),
         images=(refer_image_id(sentence.image_id),),
-        rows=(TaskRow((TaskText((_text(sentence, options.text),)),)),),
+        rows=(text_row(_text(sentence, options.text)),),
         target=corners([sentence.box])[0],
         boxes=() if of_store else (photo.boxes,),
         whole_image=photo.whole[0] if len(photo.whole) else None,

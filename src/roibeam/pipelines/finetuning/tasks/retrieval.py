@@ -27,7 +27,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from roibeam.features.folders.durable_files import naming_file
 from roibeam.messages import plural
 from roibeam.pipelines.common.compute import is_main_process
 from roibeam.pipelines.common.console.progress import IMAGES, Progress
@@ -38,7 +37,7 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import SPLITS as OF_SPLITS
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
-from roibeam.pipelines.training.run_folder.files import check_run_file, put_run_file
+from roibeam.pipelines.training.run_folder.files import check_run_file, write_run_file
 
 CAPTION, IMAGE, HARD_CAPTION, HARD_IMAGE = "caption", "image", "hard_caption", "hard_image"
 KINDS = (CAPTION, IMAGE, HARD_CAPTION, HARD_IMAGE)
@@ -230,15 +229,12 @@ def hard_neighbours(store: RecordStore, image_ids: Sequence[str], path: Path, *,
 
 
 def _write(path: Path, digest: str, image_ids: Sequence[str], found: Sequence[np.ndarray]) -> None:
-    lengths = np.array([len(each) for each in found])
-    aside = path.with_name(f".writing-{path.name}")
+    lengths, neighbours = np.array([len(each) for each in found]), np.concatenate(found).astype(np.int32)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with naming_file(path), aside.open("wb") as file:
-        np.savez(
-            file, digest=np.array(digest), images=np.array(list(image_ids)), counts=lengths,
-            neighbours=np.concatenate(found).astype(np.int32),
-        )  # fmt: skip
-    put_run_file(aside, path)
+    write_run_file(
+        path,
+        lambda aside: np.savez(aside, digest=digest, images=list(image_ids), counts=lengths, neighbours=neighbours),
+    )
     logger.info("hard distractors: %s, %d to %d each", path, lengths.min(), lengths.max())
 
 

@@ -40,7 +40,7 @@ from roibeam.pipelines.finetuning.metrics.vqa import (
     plain_answer,
     vqa_measures,
 )
-from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText, mirrored_rows
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, mirrored_rows, text_row
 from roibeam.pipelines.finetuning.scored_tasks import VQA_YEARS, find_file, has_own_tables
 from roibeam.pipelines.finetuning.task import (
     DownstreamTask,
@@ -287,7 +287,7 @@ def vqa_groups(files: VqaFiles, labels: Sequence[str], options: VqaOptions) -> l
             TaskGroup(
                 id=str(question.question_id),
                 images=(question.image,),
-                rows=(TaskRow((TaskText((worded(question.question, options.question),)),)),),
+                rows=(text_row(worded(question.question, options.question)),),
                 target=target,
                 facts={} if known is None else _facts(known),
             )
@@ -298,7 +298,7 @@ def vqa_groups(files: VqaFiles, labels: Sequence[str], options: VqaOptions) -> l
 def question_row(question: str, options: VqaOptions) -> TaskRow:
     """A question of one's own as a model reads it, which may have learned from the questions of Pythia's files."""
     form = PYTHIA if options.question == IMDB else options.question
-    return TaskRow((TaskText((worded(question, form),)),))
+    return text_row(worded(question, form))
 
 
 def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions) -> TaskGroup:

@@ -28,7 +28,7 @@ from roibeam.pipelines.finetuning.metrics.vqa import (
     vlbert_soft_target,
     vlbert_vocabulary,
 )
-from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import TaskGroup, text_row
 from roibeam.pipelines.finetuning.scored_tasks import MINIVAL, find_file
 
 AS_WRITTEN, WITHOUT_SIGNS = "as_written", "without_signs"
@@ -216,7 +216,7 @@ def genome_groups(
         if answer not in places:
             unknown += 1
             continue
-        row = TaskRow((TaskText((worded(each.question, wording),)),))
+        row = text_row(worded(each.question, wording))
         groups.append(
             TaskGroup(f"vg-{each.number}", (each.image,), (row,), {places[answer]: 1.0}, facts={GENOME_ANSWER: answer})
         )

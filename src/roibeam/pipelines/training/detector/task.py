@@ -52,7 +52,7 @@ from roibeam.pipelines.training.detector.evaluation import evaluate_photos
 from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorPhotoRules, DetectorSettings, Start
 from roibeam.pipelines.training.hooks import TrainResult
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.training.parameter_groups import ParameterGroup, matrices_decay
 from roibeam.pipelines.training.run_folder.folder import check_run_folder
 from roibeam.pipelines.training.sample_order import SampleOrder
 from roibeam.pipelines.training.train_config import Resume
@@ -201,7 +201,7 @@ class DetectorTask:
         return summed(model(batch.photos))
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        return detector_groups(self.model)
+        return matrices_decay(self.model)
 
     def sample_ids(self, batch: NamedBatch) -> Sequence[str]:
         return batch.image_ids
@@ -248,16 +248,6 @@ class JudgedDetectorTask(DetectorTask):
         }
         attributes = [report.attribute_accuracy.figure] if judged.attribute_names else []
         return Judged([*Judged.of(values).figures, *attributes])
-
-
-def detector_groups(part: nn.Module) -> list[ParameterGroup]:
-    """Weights of a detector, or of its trained part, decay; biases and norms do not (detectron2's WEIGHT_DECAY_NORM 0,
-    and Caffe's decay_mult 0 of biases)."""
-    trained = [each for each in part.parameters() if each.requires_grad]
-    return [
-        {"params": [each for each in trained if each.ndim > 1]},
-        {"params": [each for each in trained if each.ndim == 1], "weight_decay": 0.0},
-    ]
 
 
 logger = logging.getLogger(__name__)
