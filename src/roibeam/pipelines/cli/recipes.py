@@ -95,6 +95,11 @@ def recipes_command(
         typer.echo("\n".join(_lines(name, recipe_named(name)) if found is None else _task_lines(name, found)))
 
 
+def _plain_name(name: str) -> str:
+    """ "vlbert" of "VL-BERT"."""
+    return name.lower().replace("-", "")
+
+
 def _fits(
     name: str, recipe: Recipe | TaskRecipe, *, paper: str, task: str, system: str, figure: str, search: str
 ) -> bool:
@@ -102,10 +107,10 @@ def _fits(
     of_task = recipe.task if isinstance(recipe, TaskRecipe) else "pretraining"
     text = " ".join((name, recipe.summary, recipe.source, getattr(recipe, "data", "")))
     return (
-        (not paper or any(each.paper.lower().startswith(paper.lower()) for each in recipe.figures))
+        (not paper or any(_plain_name(paper) in _plain_name(each.paper) for each in recipe.figures))
         and task in ("", of_task)
-        and recipe.system.replace("-", "").startswith(system.lower().replace("-", ""))
-        and (not figure or any(each.printed == figure for each in recipe.figures))
+        and recipe.system.replace("-", "").startswith(_plain_name(system))
+        and (not figure or any(figure in (each.printed, each.printed.rstrip("0")) for each in recipe.figures))
         and search.lower() in text.lower()
     )
 

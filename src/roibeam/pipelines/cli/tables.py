@@ -214,7 +214,7 @@ def check_command(
         for each in found:
             rows = "-" if each.rows is None else f"{each.rows:,}"
             published = "not known" if each.published is None else f"{each.published:,}"
-            words = each.fault or f"{each.first} .. {each.last}"
+            words = "; ".join(filter(None, (f"{each.first} .. {each.last}" * bool(each.first), each.fault)))
             typer.echo(f"{each.split:<16}{rows:>12}{published:>12}  {words}")
     if any(each.fault for each in found if not each.is_missing) or all(each.is_missing for each in found):
         raise typer.Exit(1)

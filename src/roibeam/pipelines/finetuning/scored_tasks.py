@@ -388,6 +388,8 @@ def check_data(task: str, folder: Path) -> list[SplitCheck]:
 def _checked(task: str, folder: Path, split: str, published: int | None) -> SplitCheck:
     try:
         found = SCORED_TASKS[task].open(folder, split, STRICT)
+        if task == "vqa" and not found.is_own:  # answers are scored without the questions
+            find_file(folder, f"v2_OpenEnded_mscoco_{VQA_YEARS[split]}_questions.json")
     except (ValueError, OSError) as error:
         is_missing = isinstance(error, MissingFileError | FileNotFoundError)
         return SplitCheck(split, None, published, (), fault=str(error), is_missing=is_missing)

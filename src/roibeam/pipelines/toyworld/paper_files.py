@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -124,10 +125,11 @@ def _write_task(folder: Path, task: GlueTask, pairs: Path) -> None:
         path, own = folder / f"{split}.tsv", split.partition("_")[0]
         columns = list(task.header) if task.header else [*task.texts, task.label]
         columns = ["index", *task.texts] if own == "test" else columns
-        with path.open("w", encoding="utf-8", newline="") as file:
-            rows = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE)
-            rows.writerows([] if task.header and own != "test" else [columns])
-            rows.writerows([row[each] for each in columns] for row in _rows(task, pairs, own))
+        text = io.StringIO()  # another call may be reading the file
+        rows = csv.writer(text, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE)
+        rows.writerows([] if task.header and own != "test" else [columns])
+        rows.writerows([row[each] for each in columns] for row in _rows(task, pairs, own))
+        write_bytes_atomically(path, text.getvalue().encode())
 
 
 def _rows(task: GlueTask, pairs: Path, split: str) -> Iterator[dict[str, str]]:
