@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from roibeam.model.common import transformer
 from roibeam.model.common.transformer import (
     Packing,
     TransformerEncoder,
@@ -125,6 +126,28 @@ def test_training_in_bfloat16_attends_as_in_float64(attend, autocast):
 
     for one, other in zip(outcome(torch.bfloat16), outcome(torch.float64), strict=True):
         torch.testing.assert_close(one.double(), other, rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("bound", [0, 1 << 40])  # all rows at once, one after the other
+def test_spare_rows_in_bfloat16_change_neither_results_nor_gradients(bound, monkeypatch):
+    """Padding has no number there, so that a gradient that it reached would have none."""
+    monkeypatch.setattr(transformer, "_PAYS_IN_BFLOAT16", bound)
+    mask = bools([[0, 1, 1, 0, 1], [1, 1, 1, 1, 0], [0, 0, 0, 0, 0]])
+    states = draw((*mask.shape, HIDDEN)).float().masked_fill(~mask[..., None], torch.nan)
+
+    def outcome():
+        encoder = TransformerEncoder([layer(0), layer(1)]).float()
+        with torch.autocast("cpu", torch.bfloat16):
+            found = encoder(states, mask)
+        found.square().sum().backward()
+        return [found, *(each.grad for each in encoder.parameters())]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Packing(mask).tail == 1
+    spared = outcome()
+    monkeypatch.setattr(transformer, "spare_rows", lambda count, device: 0)
+    for one, other in zip(spared, outcome(), strict=True):
+        torch.testing.assert_close(one.float(), other.float(), rtol=0.03, atol=0.03)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

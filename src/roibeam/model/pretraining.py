@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from roibeam.model.common.bert import VLPreTrainedModel
 from roibeam.model.common.heads import NormedClassifier
@@ -24,6 +25,7 @@ from roibeam.model.common.losses import (
     kl_divergence,
     squared_error,
 )
+from roibeam.model.common.transformer import spare_rows
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
 
 
@@ -209,6 +211,12 @@ def _predicted_in(batch: VLBatch, rows_B: Tensor) -> VLBatch:
     )
 
 
+def of_rows(head: Callable[[Tensor], Tensor], states_NH: Tensor) -> Tensor:
+    """`head(states_NH)`, on `spare_rows` too."""
+    count = len(states_NH)
+    return head(F.pad(states_NH, (0, 0, 0, spare_rows(count, states_NH.device))))[:count]
+
+
 class PreTrainingTerms:
     """Collects losses and metrics by the names of `PreTrainingOutput`."""
 
@@ -220,7 +228,7 @@ class PreTrainingTerms:
         """`head` gives logits (n, V) for states (n, H); labels as in `VLBatch.text_labels`."""
         labelled = labels_BT != IGNORE_INDEX
         labels = labels_BT[labelled]
-        logits = head(states_BTH[labelled])
+        logits = of_rows(head, states_BTH[labelled])
         self.losses["masked_words"] = cross_entropy(logits, labels)
         self.metrics["masked_word_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
 
@@ -234,7 +242,9 @@ class PreTrainingTerms:
     ) -> None:
         """`negatives_NK` are the flat places (in B x R) of each predicted region's negatives, from `draw_negatives`."""
         negatives = features_BRD.flatten(0, 1)[negatives_NK]
-        self.losses["masked_regions"] = contrastive(head(states_BRI[mask_BR]), features_BRD[mask_BR], negatives)
+        self.losses["masked_regions"] = contrastive(
+            of_rows(head, states_BRI[mask_BR]), features_BRD[mask_BR], negatives
+        )
 
     def masked_regions(
         self, head: Callable[[Tensor], Tensor], states_BRI: Tensor, targets: Tensor, mask_BR: Tensor, *, loss: str
@@ -244,7 +254,7 @@ class PreTrainingTerms:
             targets: (n, C), of the regions in `mask_BR`, see `VLBatch.targets_of`.
             loss: "kl" against class distributions, "regression" of features.
         """
-        predictions, every_row = head(states_BRI[mask_BR]), mask_BR.new_ones(len(targets))
+        predictions, every_row = of_rows(head, states_BRI[mask_BR]), mask_BR.new_ones(len(targets))
         if loss == "kl":
             self.losses["masked_regions"] = kl_divergence(predictions, targets, every_row)
             self.metrics["masked_region_accuracy"] = accuracy(predictions, targets.argmax(dim=-1), every_row)

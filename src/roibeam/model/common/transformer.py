@@ -41,6 +41,14 @@ def computing_padding() -> Iterator[None]:
         _computing_padding.reset(token)
 
 
+def spare_rows(count: int, device: torch.device) -> int:
+    """Rows to compute beside so many. In bfloat16 on a CPU a kernel is compiled for each number of rows, and kept: rows
+    in steps of a 16th or less meet few kernels."""
+    if device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return 0
+    return -count % max(8, 2 ** (count.bit_length() - 5))
+
+
 class Packing:
     """Real positions of padded tensors (B, S, ...), and conversion to packed tensors (P, ...) and back.
 
@@ -51,6 +59,7 @@ class Packing:
         mask: (B, S) bool, True at real positions; rows without any are allowed.
         keeps_padding: made inside `computing_padding`; then P is B x S.
         places: (P,) long, positions in B x S of the packed ones; None if they are all positions.
+        tail: of P, elements at the end that stand for nothing, see `spare_rows`.
     """
 
     def __init__(self, mask_BS: Tensor) -> None:
@@ -60,6 +69,10 @@ class Packing:
         if not self.keeps_padding:
             places = mask_BS.flatten().nonzero().squeeze(1)
             self.places = None if len(places) == mask_BS.numel() else places
+        self.tail = 0
+        if self.places is not None:
+            self.tail = spare_rows(len(self.places), mask_BS.device)
+            self.places = torch.cat([self.places, self.places[:1].expand(self.tail)])
 
     def __len__(self) -> int:
         return len(self.mask)
@@ -105,7 +118,9 @@ class Packing:
     def pad(self, packed: Tensor) -> Tensor:
         """(B, S, ...) from (P, ...), 0 at padding that was left out."""
         if self.places is not None:
-            packed = packed.new_zeros(self.mask.numel(), *packed.shape[1:]).index_copy(0, self.places, packed)
+            real = len(self.places) - self.tail
+            padded = packed.new_zeros(self.mask.numel(), *packed.shape[1:])
+            packed = padded.index_copy(0, self.places[:real], packed[:real])
         return packed.unflatten(0, self.mask.shape)
 
 
@@ -216,9 +231,8 @@ def row_attention(
     narrow = _is_trained_in_bfloat16(query_QNh)
     if narrow:
         parts = query_QNh.float(), key_KNh.float(), value_KNh.float()
-    rows = zip(
-        parts[0].split(packing.lengths), parts[1].split(of_keys.lengths), parts[2].split(of_keys.lengths), strict=True
-    )
+    kinds = zip(parts, (packing, of_keys, of_keys), strict=True)
+    rows = zip(*(part[: sum(of.lengths)].split(of.lengths) for part, of in kinds), strict=True)
     for query, key, value in rows:
         if not len(query) or not len(key):
             found.append(torch.zeros_like(query))
@@ -227,7 +241,7 @@ def row_attention(
         with torch.autocast("cpu", enabled=torch.is_autocast_enabled("cpu") and not narrow):
             attended = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
         found.append(attended[0].transpose(0, 1))
-    return torch.cat(found).to(kind)
+    return F.pad(torch.cat(found).to(kind), (0, 0, 0, 0, 0, packing.tail))
 
 
 def padded_attention(

@@ -27,7 +27,7 @@ from roibeam.model.common.losses import PreTrainingOutput, SumCount, accuracy, p
 from roibeam.model.common.transformer import Packing
 from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, log_odds
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, log_odds, of_rows
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import (
     RegionProjection,
@@ -315,7 +315,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel, PreTrainingModel):
         assert self.masked_region_head is not None
         predicted = self.needed(batch, "region_target_mask")
         targets = batch.targets_of(predicted)
-        logits = self.masked_region_head(output.region_states[predicted])
+        logits = of_rows(self.masked_region_head, output.region_states[predicted])
         if self.config.region_labels == "hard":
             targets = F.one_hot(targets[:, :-1].argmax(dim=-1), targets.shape[1])  # background is no category
         every_row = predicted.new_ones(len(targets))
