@@ -12,8 +12,7 @@ WHOLE = b"".join(PIECES)
 
 
 @pytest.mark.parametrize(
-    "left",
-    [b"", WHOLE[:4], WHOLE[:11], WHOLE[:20], WHOLE, WHOLE + b"more", b"FIRST LINE\nsecond line\n", b"\0" * 100],
+    "left", [b"", WHOLE[:4], WHOLE[:11], WHOLE[:20], WHOLE, WHOLE + b"more", b"FIRST LINE\nsecond line\n", b"\0" * 100]
 )
 def test_a_file_has_the_bytes_of_an_undisturbed_one(tmp_path: Path, left: bytes) -> None:
     path = tmp_path / "file"
