@@ -49,6 +49,7 @@ from roibeam.pipelines.toyworld.paper_files import TOY_WIDTH
 
 RUN_HERE = ("pretrain", "finetune", "predict", "score", "evaluate", "attention")
 _TRAINED = ("pretrain", "finetune", "predict")  # which torchrun can start on several processes
+_TOY_STEPS = {"pretrain": "40", "finetune": "10"}
 _WAIT = 5.0  # seconds between two looks for what others make
 _AVERAGE, HEADS, ENTITY = "average of the eight", "best head", "entity"
 
@@ -369,7 +370,7 @@ def _toy(command: Command) -> tuple[str, ...]:
         words = (*words, "--photos", "DATA/vcr/vcr1images" if of_vcr else "DATA/photos")
     if kind not in ("pretrain", "finetune"):
         return words
-    words = (*words, "--toy", *(() if "--from-run" in words else ("--tokenizer", "DATA/vocab.txt")))
+    words = (*words, "--toy", "--steps", _TOY_STEPS[kind], *(() if "--from-run" in words else ("--tokenizer", "DATA/vocab.txt")))
     names, settings = "object_names=DATA/vcr/object_names.txt", list[str]()
     if "--objects" in words:  # the perfect store does not say that its boxes were given
         settings += [f"sampling.{each}" for each in (names, "aligned_words=none", "shown_boxes=all")]
