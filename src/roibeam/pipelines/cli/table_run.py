@@ -370,7 +370,8 @@ def _toy(command: Command) -> tuple[str, ...]:
         words = (*words, "--photos", "DATA/vcr/vcr1images" if of_vcr else "DATA/photos")
     if kind not in ("pretrain", "finetune"):
         return words
-    words = (*words, "--toy", "--steps", _TOY_STEPS[kind], *(() if "--from-run" in words else ("--tokenizer", "DATA/vocab.txt")))
+    vocabulary = () if "--from-run" in words else ("--tokenizer", "DATA/vocab.txt")
+    words = (*words, "--toy", "--steps", _TOY_STEPS[kind], *vocabulary)
     names, settings = "object_names=DATA/vcr/object_names.txt", list[str]()
     if "--objects" in words:  # the perfect store does not say that its boxes were given
         settings += [f"sampling.{each}" for each in (names, "aligned_words=none", "shown_boxes=all")]
