@@ -49,7 +49,10 @@ from roibeam.pipelines.toyworld.paper_files import TOY_WIDTH
 
 RUN_HERE = ("pretrain", "finetune", "predict", "score", "evaluate", "attention")
 _TRAINED = ("pretrain", "finetune", "predict")  # which torchrun can start on several processes
-_TOY_STEPS = {"pretrain": "40", "finetune": "10"}
+_TOY_STEPS = {
+    "pretrain": ("--steps", "20", "--batch-size", "8"),
+    "finetune": ("--steps", "3", "--batch-size", "8", "--set", "train.evaluate_every=3"),
+}
 _WAIT = 5.0  # seconds between two looks for what others make
 _AVERAGE, HEADS, ENTITY = "average of the eight", "best head", "entity"
 
@@ -371,7 +374,7 @@ def _toy(command: Command) -> tuple[str, ...]:
     if kind not in ("pretrain", "finetune"):
         return words
     vocabulary = () if "--from-run" in words else ("--tokenizer", "DATA/vocab.txt")
-    words = (*words, "--toy", "--steps", _TOY_STEPS[kind], *vocabulary)
+    words = (*words, "--toy", *_TOY_STEPS[kind], *vocabulary)
     names, settings = "object_names=DATA/vcr/object_names.txt", list[str]()
     if "--objects" in words:  # the perfect store does not say that its boxes were given
         settings += [f"sampling.{each}" for each in (names, "aligned_words=none", "shown_boxes=all")]
