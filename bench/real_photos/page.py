@@ -116,11 +116,14 @@ def claims(work: Work) -> Iterator[str]:
         if found:
             ours, others, asked = ([each[name] for each in found] for name in ("own", "other", "asked"))
             yield _compared("hidden words: own photo, another photo", NAMES[system], ours, others, asked)
-    pairs = [(there(work, f"pretrained/{CHEAPEST}-{seed}"), there(work, f"alone/visualbert-{seed}")) for seed in SEEDS]
-    if both := [(one["words"], other["words"]) for one, other in pairs if one and other]:
-        ours, others = [one["own"] for one, _ in both], [two["none"] for _, two in both]
-        asked = [one["asked"] for one, _ in both]
-        yield _compared("hidden words: own photo, a model of words alone", NAMES[CHEAPEST], ours, others, asked)
+    for system in ("visualbert", CHEAPEST):  # the model of words alone has VisualBERT's tasks and layers
+        pairs = [
+            (there(work, f"pretrained/{system}-{seed}"), there(work, f"alone/visualbert-{seed}")) for seed in SEEDS
+        ]
+        if both := [(one["words"], other["words"]) for one, other in pairs if one and other]:
+            ours, others = [one["own"] for one, _ in both], [two["none"] for _, two in both]
+            asked = [one["asked"] for one, _ in both]
+            yield _compared("hidden words: own photo, VisualBERT of words alone", NAMES[system], ours, others, asked)
     of_seeds = [
         (f"{label}: R@10", [(f"tuned/{CHEAPEST}-{seed}", f"{row}/{CHEAPEST}-{seed}") for seed in SEEDS])
         for row, label in _CLAIMS.items()
