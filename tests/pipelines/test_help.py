@@ -19,7 +19,7 @@ from tiny_commands import Cli
 from typer.main import get_command
 
 from roibeam.pipelines.cli.commands import app
-from roibeam.pipelines.cli.help_pages import COMMAND_GROUPS, HelpedCommand, command_page, examples_of, group_page
+from roibeam.pipelines.cli.help_pages import COMMAND_GROUPS, HelpedCommand, command_page, group_page, parts_of
 from roibeam.pipelines.cli.request_command import request_command
 from roibeam.pipelines.common.console.request_options import GROUPS, Json, argument, option, renamed
 
@@ -174,7 +174,7 @@ def test_capitals_name_an_argument_of_the_command() -> None:
 def test_examples_are_of_the_command_and_parse() -> None:
     longest_first = sorted(LEAVES, key=len, reverse=True)
     for path, command in LEAVES.items():
-        lines = [line[line.index("roibeam ") :] for line in examples_of(command)]  # torchrun may stand before it
+        lines = [line[line.index("roibeam ") :] for line in parts_of(command.help)[1]]  # torchrun may stand before it
         assert any(line.startswith(f"roibeam {path}") for line in lines), path
         for _, *words in map(shlex.split, lines):
             known = next(each for each in longest_first if words[: len(each.split())] == each.split())

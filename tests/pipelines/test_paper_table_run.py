@@ -117,7 +117,11 @@ def test_what_is_made_is_not_made_again_and_a_server_s_figure_fills_its_cell(dri
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "field, value, words",
-    [("digest", "0" * 16, "its recipe, a store or what it needs has changed"), ("words", ["score"], "by other words")],
+    [
+        ("recipes", "0" * 16, "a recipe that it needs has changed"),
+        ("stores", "0" * 16, "a store has changed"),
+        ("words", ["score"], "by other words"),
+    ],
 )
 def test_what_another_recipe_or_command_made_is_refused(
     drill: Path, tmp_path: Path, field: str, value: object, words: str

@@ -88,7 +88,11 @@ class Packing:
         Results computed from it do not depend on the padding, not even in the last bit."""
         longest = max(self.lengths, default=0)
         lengths = self.mask.sum(dim=1, keepdim=True)
-        return Packing(torch.arange(longest, device=self.mask.device) < lengths)
+        found = Packing(torch.arange(longest, device=self.mask.device) < lengths)
+        if found.tail != self.tail:  # full, or made inside autocast: the tensors were packed by this one
+            real = found.mask.flatten().nonzero().squeeze(1)
+            found.tail, found.places = self.tail, torch.cat([real, real[:1].expand(self.tail)])
+        return found
 
     @cached_property
     def rows(self) -> Tensor:

@@ -34,7 +34,7 @@ from roibeam.model.inputs import (
     check_texts,
 )
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, count_true, in_pairs
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, count_true, in_pairs, of_rows
 
 
 class ImageBertConfig(ImageBertFields, BertSizes):
@@ -249,12 +249,12 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel, PreTrainingModel):
             states = output.region_states[predicted]
             if self.region_class_head is not None and batch.region_targets is not None:
                 classes = detected_classes(batch.targets_of(predicted), self.config.num_region_labels)
-                terms.classified_regions(self.region_class_head(states), classes)
+                terms.classified_regions(of_rows(self.region_class_head, states), classes)
             if self.region_feature_head is not None:
                 stored = batch.region_feature_targets
                 features = batch.region_features if stored is None else stored
                 terms.regressed_features(
-                    self.region_feature_head(states),
+                    of_rows(self.region_feature_head, states),
                     features[predicted].detach(),  # features as the detector measured them
                     over_width=self.config.feature_reduction,
                 )

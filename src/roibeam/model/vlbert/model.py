@@ -306,7 +306,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel, PreTrainingModel):
             terms.masked_words(self.word_logits, states_BTH, labels_BT)
             return
         labelled = labels_BT != IGNORE_INDEX
-        logits, labels = precise(self.word_logits(states_BTH[labelled])), labels_BT[labelled]
+        logits, labels = precise(of_rows(self.word_logits, states_BTH[labelled])), labels_BT[labelled]
         terms.losses["masked_words"] = mean_over_rows(F.cross_entropy(logits, labels, reduction="none"), labelled)
         terms.metrics["masked_word_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
 

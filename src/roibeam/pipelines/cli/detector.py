@@ -41,7 +41,7 @@ def train_command(
     from roibeam.pipelines.training.detector.train_request import train_requested_detector
 
     if request.dry_run:
-        print_dry_run(lambda folder: train_requested_detector(request, folder), out, as_json=json)
+        print_dry_run(lambda folder: train_requested_detector(request, folder), as_json=json)
         return
     trained = train_requested_detector(request, out)
     from roibeam.pipelines.common.compute import is_main_process

@@ -102,20 +102,17 @@ def origin_lines(run_dir: Path) -> str:
     return "\n".join(f"{name.replace('_', ' ')} {words}" for name, words in origin_facts(run_dir).items())
 
 
-def print_dry_run(run: Callable[[Path], object], out: Path, *, as_json: bool) -> None:
+def print_dry_run(run: Callable[[Path], object], *, as_json: bool) -> None:
     """Starts a run in a folder that is removed, and prints what it would take.
 
     Args:
         run: takes the run folder; raises `DryRunDone`.
-        out: the run folder that was named.
     """
     from roibeam.pipelines.common.compute import num_processes
     from roibeam.pipelines.training.task import DryRunDone
 
     if num_processes() > 1:
         raise ValueError("--dry-run times one process; start it without torchrun")
-    if (out / "config.json").exists():
-        raise ValueError(f"{out} holds a run, and --dry-run is for a new one; name another folder")
     with TemporaryDirectory(prefix="roibeam-") as folder:
         try:
             run(Path(folder) / "run")

@@ -52,7 +52,7 @@ def finetune_command(request: FinetuneRequest, json: Json = False) -> None:
         from roibeam.pipelines.finetuning.run.finetune_run import run_finetuning
 
     if request.dry_run:
-        print_dry_run(lambda out: run_finetuning(replace(request, out=out)), request.out, as_json=json)
+        print_dry_run(lambda out: run_finetuning(replace(request, out=out)), as_json=json)
         return
     results = [run_finetuning(each) for each in seed_requests(request)]
     if not is_main_process():

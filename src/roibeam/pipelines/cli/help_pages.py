@@ -49,7 +49,7 @@ def command_page(command: Any, context: Any, *, everything: bool) -> str:
     Args:
         everything: also lists options that few need.
     """
-    text, examples = _parts(command.help)
+    text, examples = parts_of(command.help)
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option"]
     visible = [each for each in options if everything or not each.hidden or each.required]
@@ -68,11 +68,11 @@ def command_page(command: Any, context: Any, *, everything: bool) -> str:
 
 def group_page(group: Any, context: Any) -> str:
     """Page of a command that has commands below it: all of them, in groups."""
-    text, examples = _parts(group.help)
+    text, examples = parts_of(group.help)
     page = [*_usage(f"{called(context)} COMMAND [OPTIONS]"), "", *_paragraphs(text), *_examples(examples)]
     rows: dict[str, list[tuple[str, str]]] = {}
     for words, command, panel in _commands(group):
-        rows.setdefault(panel, []).append((words, " ".join(_parts(command.help)[0].partition("\n\n")[0].split())))
+        rows.setdefault(panel, []).append((words, " ".join(parts_of(command.help)[0].partition("\n\n")[0].split())))
     for panel in sorted(rows, key=lambda panel: _place(panel, COMMAND_GROUPS)):
         page += _section(panel, rows[panel])
     options = [each for each in group.params if each.param_type_name == "option"]
@@ -97,11 +97,6 @@ def argument_names(command: Any) -> list[str]:
     return [_in_usage(each) for each in command.params if each.param_type_name == "argument"]
 
 
-def examples_of(command: Any) -> list[str]:
-    """Examples on the page of a command, a command line each."""
-    return _parts(command.help)[1]
-
-
 def _commands(group: Any) -> Iterable[tuple[str, Any, str]]:
     for name, command in group.commands.items():
         if command.hidden:
@@ -113,7 +108,7 @@ def _commands(group: Any) -> Iterable[tuple[str, Any, str]]:
             yield name, command, panel
 
 
-def _parts(text: str | None) -> tuple[str, list[str]]:
+def parts_of(text: str | None) -> tuple[str, list[str]]:
     """Splits a help text into prose and examples."""
     prose, _, below = (text or "").partition(f"{_EXAMPLES}\n")
     return prose.strip(), [line.strip() for line in below.splitlines() if line.strip()]

@@ -177,7 +177,7 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
             _print_result(one, result, as_json=as_json)
 
     if training.dry_run:
-        print_dry_run(lambda out: run_pretraining(replace(request, out=out)), request.out, as_json=as_json)
+        print_dry_run(lambda out: run_pretraining(replace(request, out=out)), as_json=as_json)
         return
     if not stages:
         print_once(request, run_pretraining(request))

@@ -21,7 +21,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, cast
 
-from roibeam.features.folders.durable_files import write_bytes_atomically, write_json_atomically
+from roibeam.features.folders.durable_files import sha256_of, write_bytes_atomically, write_json_atomically
 from roibeam.features.folders.folder_protocol import lock_file
 from roibeam.features.reading.temporary_copy import unfinished_lines
 from roibeam.features.store import FeatureStore
@@ -43,12 +42,14 @@ from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
 from roibeam.pipelines.common.page_layout import PAGE_END, Banner, banner_html, folded, page_start, table, tiles
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, PaperTable, paper_table
+from roibeam.pipelines.finetuning.prediction_card import card_path
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.toyworld.paper_files import TOY_WIDTH
 
 RUN_HERE = ("pretrain", "finetune", "predict", "score", "evaluate", "attention")
 _TRAINED = ("pretrain", "finetune", "predict")  # which torchrun can start on several processes
+_SEED = re.compile(r"run-.*-seed-(\d+)\.json")
 _TOY_STEPS = {
     "pretrain": ("--steps", "20", "--batch-size", "8"),
     "finetune": ("--steps", "3", "--batch-size", "8", "--set", "train.evaluate_every=3"),
@@ -115,7 +116,9 @@ class TableRun:
     def __init__(self, request: TableRequest, tell: Callable[[str], None]) -> None:
         self.request, self.tell = request, tell
         self.table = paper_table(request.name)
-        self.commands = _run_here(table_commands(self.table, (), request.seeds))
+        made = [_SEED.fullmatch(path.name) for path in (request.out / "made").glob("run-*.json")]
+        self.seeds = max([request.seeds, *(int(found[1]) + 1 for found in made if found)])  # earlier calls' too
+        self.commands = _run_here(table_commands(self.table, (), self.seeds))
         chosen = list(_run_here(table_commands(self.table, request.only, request.seeds)).values())
         part, parts = request.part
         first = len(chosen) * (part - 1) // parts
@@ -145,15 +148,15 @@ class TableRun:
         the next that is free, its own part first."""
         going: dict[Future[int | None], Command] = {}
         failed: dict[str, Path] = {}
-        busy = set[str]()
+        busy = dict[str, float]()  # when another process was last seen to make it
         with ThreadPoolExecutor(self.request.jobs) as pool:
             try:
                 while True:
                     taken = failed.keys() | {each.key for each in going.values()}
                     ready = [each for each in self.in_turn if each.key not in taken and self._is_ready(each)]
                     if not going and not ready:
-                        return list(failed.values())
-                    ready.sort(key=lambda each: each.key in busy)
+                        return [log for key, log in failed.items() if not self._has(key)]
+                    ready.sort(key=lambda each: busy.get(each.key, 0.0))
                     for each in ready[: self.request.jobs - len(going)]:
                         going[pool.submit(self._make, each)] = each
                     ended = {going.pop(each): each.result() for each in wait(going, _WAIT, FIRST_COMPLETED).done}
@@ -161,7 +164,7 @@ class TableRun:
                     for each in (each for each, code in ended.items() if code is None):
                         if each.key not in busy:
                             self.tell(f"{each.key}: another process is making it")
-                        busy.add(each.key)
+                        busy[each.key] = time.monotonic()
                     if ended:
                         self.write()
                     if None in ended.values():
@@ -169,7 +172,7 @@ class TableRun:
             except BaseException:
                 self._is_stopping = True
                 for process in list(self._running):
-                    process.send_signal(signal.SIGINT)
+                    process.terminate()
                 raise
 
     def _is_ready(self, command: Command) -> bool:
@@ -183,9 +186,9 @@ class TableRun:
         found, now = read_json_object(self._made(key)), self._recorded(self.commands[key])
         for name, what in (
             ("words", "by other words"), ("data", f"of the files of {found.get('data')}"),
-            ("digest", "its recipe, a store or what it needs has changed"),
+            ("recipes", "a recipe that it needs has changed"), ("stores", "a store has changed"),
         ):  # fmt: skip
-            if now[name] not in (None, found.get(name)):
+            if found.get(name) != now[name] and None not in (found.get(name), now[name]):
                 raise ValueError(
                     f"{self.request.out} has {key!r}, but {what}; choose a new --out, or remove {self._made(key)} and "
                     f"what it made"
@@ -193,16 +196,15 @@ class TableRun:
         return True
 
     @cache  # noqa: B019
-    def _digest(self, key: str) -> str | None:
-        """Of the settings of a command's recipe, and of all that it needs, stores too; None if a store is gone."""
-        if key not in self.commands:
-            manifest = self.request.stores / key.removeprefix("store ") / "manifest.json"
-            return hashlib.sha256(manifest.read_bytes()).hexdigest()[:16] if manifest.is_file() else None
-        command = self.commands[key]
-        needed = [*map(self._digest, command.needs)]
-        if "--recipe" in command.words:
-            needed.append(_settings(command.words[command.words.index("--recipe") + 1]))
-        return None if None in needed else hashlib.sha256(repr(needed).encode()).hexdigest()[:16]
+    def _digests(self, key: str) -> Mapping[str, str | None]:
+        """Of the settings of all recipes that a command needs, and of the stores; None where one of these is gone."""
+        needed = [self.commands[each] for each in sorted(self._needs(key))]
+        recipes = {each.words[each.words.index("--recipe") + 1] for each in needed if "--recipe" in each.words}
+        names = {need.removeprefix("store ") for each in needed for need in each.needs if need.startswith("store ")}
+        manifests = [self.request.stores / name / "manifest.json" for name in sorted(names)]
+        found = [sha256_of(path) for path in manifests if path.is_file()]
+        stores = _digest(*found) if len(found) == len(manifests) else None
+        return {"recipes": _digest(*map(_settings, sorted(recipes))), "stores": stores}
 
     def _make(self, command: Command) -> int | None:
         """Runs a command; returns its exit code, or None if another process is making the same: it may also be one
@@ -216,16 +218,21 @@ class TableRun:
                 return None
             if self._is_stopping or self._has(command.key):
                 return int(self._is_stopping)
+            made = Path(words[words.index("--out") + 1]) if "--out" in words else log
             if command.words[0] in ("evaluate", "attention"):  # what was begun is not gone on with
-                shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
+                shutil.rmtree(made, ignore_errors=True)
+            elif command.words[0] == "predict" and not card_path(made).exists():
+                made.unlink(missing_ok=True)
             out.write(f"{shlex.join(('roibeam', *words))}\n")
             out.flush()
+            recorded = self._recorded(command)  # of the stores as they are now
             code, answer = self._ran(words, out)
             if not code:
                 answered = json.loads(answer) if answer else None
                 self._made(command.key).parent.mkdir(parents=True, exist_ok=True)
-                write_json_atomically(self._made(command.key), {**self._recorded(command), "answer": answered})
-        self.tell(f"{command.key}: {f'failed, see {log}' if code else 'done'}")
+                write_json_atomically(self._made(command.key), {**recorded, "answer": answered})
+        if not self._is_stopping:
+            self.tell(f"{command.key}: {f'failed, see {log}' if code else 'done'}")
         return code
 
     def _ran(self, words: Sequence[str], log: IO[str]) -> tuple[int, bytes | None]:
@@ -240,6 +247,8 @@ class TableRun:
             [*start, *words, *(["--json"] * is_score)], stdout=subprocess.PIPE if is_score else log, stderr=log
         )
         self._running.append(process)
+        if self._is_stopping:
+            process.terminate()
         try:
             answer, _ = process.communicate()
         finally:
@@ -255,7 +264,7 @@ class TableRun:
     def _recorded(self, command: Command) -> dict[str, Any]:
         """By what a command is known again; a drill's files lie in its own folder, which may be moved."""
         data = None if self.request.toy else os.path.realpath(self.request.data)
-        return {"words": list(self._words(command)), "data": data, "digest": self._digest(command.key)}
+        return {"words": list(self._words(command)), "data": data, **self._digests(command.key)}
 
     def _filled(self, word: str) -> str:
         request = self.request
@@ -290,9 +299,9 @@ class TableRun:
         if key not in self.commands:
             return Cell(figure)
         of_task = figure.recipe in TASK_RECIPES
-        each = [self._measured(*source_of(figure, seed)) for seed in range(self.request.seeds if of_task else 1)]
+        each = [self._measured(*source_of(figure, seed)) for seed in range(self.seeds if of_task else 1)]
         known = [found for found in each if found is not None]
-        keys = {source_of(figure, seed)[0] for seed in range(self.request.seeds)} if of_task else {key}
+        keys = {source_of(figure, seed)[0] for seed in range(self.seeds)} if of_task else {key}
         needed = set[str]().union(*map(self._needs, keys))
         facts: dict[str, Any] = {"seconds": sum(map(self._seconds, needed))}
         if "--check" in (words := self.commands[key].words):
@@ -337,6 +346,10 @@ def _check_store(path: Path) -> None:
     with FeatureStore(path) as store:
         if lines := unfinished_lines([store]):
             raise ValueError(lines[0])
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
 
 
 def _settings(name: str) -> str:

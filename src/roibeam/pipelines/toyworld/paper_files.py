@@ -14,6 +14,7 @@ import csv
 import fcntl
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +64,8 @@ def _write_all(folder: Path, stores: Iterable[str], workers: int) -> None:
         PerfectStore(str(folder / "perfect"), world, Perception(), SEED, NUM_IMAGES, tasks),
     ):
         each.write(workers)
-    _widen(folder / "perfect", folder / "wide", world)
+    if not (folder / "wide" / "manifest.json").exists():
+        _widen(folder / "perfect", folder / "wide", world)
     data = folder / "data"
     links = {f"{name}/{path.name}": path for name in _TASKS for path in (tasks / name).iterdir()}
     links["nlvr2/test2.json"] = tasks / "nlvr2" / "test1.json"
@@ -115,7 +117,7 @@ def _extract(photos: Sequence[Path], store: Path) -> None:
 def _link(place: Path, target: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     if not place.is_symlink():
-        place.symlink_to(target.resolve())
+        place.symlink_to(os.path.relpath(target.resolve(), place.parent.resolve()))
 
 
 def _write_task(folder: Path, task: GlueTask, pairs: Path) -> None:

@@ -13,7 +13,6 @@ the same command resumes a stopped run. The result does not depend on the number
 """
 
 import hashlib
-import json
 import os
 import shutil
 import time
@@ -30,6 +29,7 @@ from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, write_json_
 from roibeam.features.folders.folder_protocol import LOCK_NAME, store_lock
 from roibeam.features.record.region_drawing import draw_regions
 from roibeam.messages import plural
+from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.console.progress import Progress, Unit, waiting
 from roibeam.pipelines.data.datasets.photo_folders import CONTACT_SHEET_NAME, WORLD_FORMAT, WORLD_NAME
 from roibeam.pipelines.toyworld.captions import SceneCaption, write_captions
@@ -153,7 +153,9 @@ def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> Writt
     with store_lock(out):
         _claim(out, plan)
         if (out / WORLD_NAME).exists():
-            return WrittenFiles(_read_json(out / WORLD_NAME), 0, time.monotonic() - start)
+            return WrittenFiles(
+                read_json_object(out / WORLD_NAME, hint="give a new folder"), 0, time.monotonic() - start
+            )
         drawn = _draw_all(out, seed, num_images, workers)
         with waiting("writing captions, boxes and the vocabulary"):
             manifest = plan | _assemble(out, seed, num_images)
@@ -193,7 +195,7 @@ def _has_plan(out: Path, plan: dict[str, Any]) -> bool:
     """Whether OUT has this plan; False if it is empty, or has only leftovers of a run killed before its plan."""
     path = out / _PLAN_NAME
     if path.exists():
-        found = _read_json(path)
+        found = read_json_object(path, hint="give a new folder")
         different = [
             f"{key} {found.get(key)}, requested {want}" for key, want in plan.items() if found.get(key) != want
         ]
@@ -206,16 +208,6 @@ def _has_plan(out: Path, plan: dict[str, Any]) -> bool:
     if foreign:
         raise ValueError(f"{out}: is not empty and no toy world (it holds {foreign[0]!r}); give a new folder")
     return False
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="ascii"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a json file of roibeam ({error}); give a new folder") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected a json object of a toy world; give a new folder")
-    return content
 
 
 def _part(out: Path, first: int) -> Path:

@@ -214,7 +214,8 @@ def _dry_run(
     device, seconds = accelerator.device, list[float]()
     for number in range(TIMED_STEPS + 1):  # the first one warms caches and kernels up
         began = time.monotonic()
-        step.take(next(steps), number + 1)
+        if stop := step.take(next(steps), number + 1).stop:
+            raise StoppedBySignalError(f"stopped by {Signals(stop).name}; nothing is written", stop)
         seconds.append(time.monotonic() - began)
     parameters = sum(each.numel() for each in task.model.parameters())
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

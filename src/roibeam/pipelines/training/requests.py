@@ -77,6 +77,8 @@ class TrainingOptions:
         """How the run starts, see `train`; ValueError where --resume-from and --no-resume contradict each other."""
         if self.resume_from is not None and self.resume is False:
             raise ValueError("--no-resume and --resume-from contradict each other; give one of them")
+        if self.dry_run and self.resume_from is not None:
+            raise ValueError("--dry-run is for a new run; leave --resume-from out")
         if self.dry_run:
             return DRY_RUN
         return self.resume_from or ("auto" if self.resume is None else self.resume)

@@ -156,7 +156,7 @@ def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
             raise ValueError(f"{run_dir} is not empty and no run of ours ({others[0]!r} is in it); choose a new folder")
     if (run_dir / "manifest.json").exists():
         raise ValueError(f"{run_dir} is a feature store; choose another folder for the run")
-    if not resume and ((run_dir / LOG_NAME).exists() or latest_checkpoint(run_dir) is not None):
+    if (not resume or resume == DRY_RUN) and ((run_dir / LOG_NAME).exists() or latest_checkpoint(run_dir) is not None):
         raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
     checkpoint_to_resume(run_dir, resume)
     if is_main_process() and (run_dir / LOCK_NAME).exists():
