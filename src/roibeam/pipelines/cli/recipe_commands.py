@@ -70,7 +70,7 @@ PHOTO_SETS: Mapping[str, Photos] = MappingProxyType(
 _PLACE = re.compile(r"(.*=|)(DATA|STORES|RUNS)/(.*)")
 # Behind the name of a run of retrieval on COCO, and of a search in its five parts; in columns of their figures.
 _COCO, _IN_FOLDS, _ON_COCO, _FIRST_THOUSAND = "-coco", "-in-folds", "COCO (", "COCO (1k)"
-ZERO_SHOT, AVERAGED, _VAL = "zero-shot", "GLUE", "-val2014"
+ZERO_SHOT, AVERAGED = "zero-shot", "GLUE"
 _QUESTIONS = "vqa/v2_OpenEnded_mscoco_train2014_questions.json", "vqa/v2_mscoco_train2014_annotations.json"
 # Photos and files of text that a pre-training on a task's own text reads, by the first words of `Recipe.data`.
 _TASK_TEXTS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
@@ -231,21 +231,23 @@ def _extractions(name: str, features: Features) -> Iterator[Command]:
         needs = (f"photos {name}",)
         yield Command(needs[0], ("download", f"DATA/{photos.table}", f"DATA/{name}/photos"))
     for each in filter(None, (features, features.of_annotated)):
-        yield _extraction(name, each, needs)
-        if each.boxes == "coco":  # a file of boxes for each part of COCO, and a store
-            part = _extraction(name, each, needs, _VAL)
-            words = (word.replace("instances_train2014", "instances_val2014") for word in part.words)
-            yield replace(part, words=tuple(words))
+        if each.boxes != "coco":
+            yield _extraction(name, each, needs)
+            continue
+        parts = [_extraction(name, each, needs, part) for part in ("train2014", "val2014")]  # with boxes of its own
+        yield from parts
+        both, out = tuple(part.words[2] for part in parts), store_of(name, each)
+        yield Command(f"store {out}", ("store", "copy", *both, f"STORES/{out}"), tuple(part.key for part in parts))
 
 
 def _extraction(name: str, features: Features, needs: tuple[str, ...], part: str = "") -> Command:
-    store = f"{store_of(name, features)}{part}"
+    store = f"{store_of(name, features)}{part and f'-{part}'}"
     given = {PHOTOS: f"DATA/{PHOTO_SETS[name].source}", STORE: f"STORES/{store}", WEIGHTS: _weights_of(features)}
     given["resnet152=resnet152.pth"] = "resnet152=DATA/weights/resnet152.pth"
     words = [given.get(word, word) for word in shlex.split(replace(features, annotated="").commands[0])[1:]]
     if "--boxes" in words:
         place = words.index("--boxes") + 1
-        words[place] = f"DATA/{_folder_of_boxes(words[place])}"
+        words[place] = f"DATA/{_folder_of_boxes(words[place])}".replace("train2014", part or "train2014")
     if name == "nlvr2":  # whose images the recipes call by the names of files, as its published features do
         words += ["--id-rule", "with-extension"]
     return Command(f"store {store}", tuple(words), needs, features)
@@ -280,7 +282,6 @@ def _pretraining(name: str, recipe: Recipe) -> Command:
     words, needs = ["pretrain", f"RUNS/{name}", "--recipe", name], list[str]()
     assert recipe.features is not None
     own = [(photos, store_of(photos, recipe.features)) for photos in photos_of(recipe)]
-    own += [(photos, f"{store}{_VAL}") for photos, store in own if recipe.features.boxes == "coco"]
     for photos, store in own:
         words += ["--store", f"STORES/{store}"]
         needs.append(f"store {store}")
