@@ -213,8 +213,8 @@ def _predicted_in(batch: VLBatch, rows_B: Tensor) -> VLBatch:
 
 def of_rows(head: Callable[[Tensor], Tensor], states_NH: Tensor) -> Tensor:
     """`head(states_NH)`, on `spare_rows` too."""
-    count = len(states_NH)
-    return head(F.pad(states_NH, (0, 0, 0, spare_rows(count, states_NH.device))))[:count]
+    spare = spare_rows(len(states_NH), states_NH.device)
+    return head(F.pad(states_NH, (0, 0, 0, spare)))[: len(states_NH)] if spare else head(states_NH)
 
 
 class PreTrainingTerms:

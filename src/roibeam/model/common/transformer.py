@@ -245,7 +245,7 @@ def row_attention(
         with torch.autocast("cpu", enabled=torch.is_autocast_enabled("cpu") and not narrow):
             attended = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
         found.append(attended[0].transpose(0, 1))
-    return F.pad(torch.cat(found).to(kind), (0, 0, 0, 0, 0, packing.tail))
+    return torch.cat([*found, parts[0][len(query_QNh) - packing.tail :]]).to(kind)  # spare rows mean nothing
 
 
 def padded_attention(

@@ -382,7 +382,7 @@ def _toy(command: Command) -> tuple[str, ...]:
             place = words.index(option)
             words = (*words[:place], *others, *words[place + 2 :])
     if kind in _TRAINED and recipe is not None and recipe.end_to_end:
-        of_vcr = any("vcr" in word for word in words[2:])
+        of_vcr = any(word.startswith(("DATA/vcr", "STORES/vcr")) for word in words)
         words = (*words, "--photos", "DATA/vcr/vcr1images" if of_vcr else "DATA/photos")
     if kind not in ("pretrain", "finetune"):
         return words
