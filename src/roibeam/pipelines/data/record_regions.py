@@ -250,8 +250,10 @@ class ImageObjects:
         return CocoObjects(image_id, metadata.boxes[:, :4], classes, metadata.outlines)
 
     def _path(self, image_id: str) -> str | None:
-        """Path of the metadata of a photo of VCR."""
-        paths = (metadata_path(os.path.join(folder, f"{image_id}.jpg")) for folder in self._folders)
+        """Path of the metadata of a photo of VCR; its id may have folders in front, see `ImageFinder`."""
+        parts = image_id.split("/")
+        ends = [f"{'/'.join(parts[start:])}.jpg" for start in range(len(parts))]
+        paths = (metadata_path(os.path.join(folder, end)) for end in ends for folder in self._folders)
         return next((path for path in paths if os.path.isfile(path)), None)
 
     def _check(self, image_ids: Collection[str], locations: Sequence[str]) -> None:
