@@ -24,6 +24,7 @@ from roibeam.features.record_pairing import RecordSource
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.shard.writer import Repeat
 
+LOSE_NOTHING = ("webdataset", "parquet")
 NEED_REGIONS = ("mmf-lmdb", "vilbert-lmdb", "uniter-lmdb", "vlbert-zip")
 
 
@@ -50,6 +51,7 @@ NEITHER = {"classes": "absent", "attributes": "absent"}
 NO_ROWS = {"classes": "absent", "background": "absent"}
 OF_H5 = {"classes": "obj_id", "attributes": "attr_id"}
 OF_OSCAR = {"classes": "class"}
+EXACT = {"classes": "class_ids", "attributes": "attribute_ids"}
 # Format, layout, with rows of probabilities; what each record loses, and what the file says of itself. UNITER's shares
 # of the image in float16 are compared in its own test.
 HELD = [
@@ -87,6 +89,10 @@ HELD = [
     ("butd-tsv", "lxmert", True, "class_distribution", {"classes": "objects_id", "attributes": "attrs_id"}),
     ("butd-tsv", "caffe", True, "attributes, classes, class_distribution", NEITHER),
     ("butd-tsv", "caffe-cls-prob", True, "attributes", NEITHER | {"classes": "cls_prob"}),
+    ("webdataset", "regions", True, "", EXACT | {"background": "last", "num_classes": 6}),
+    ("webdataset", "regions", False, "", EXACT),
+    ("parquet", "regions", True, "", EXACT | {"background": "last", "num_classes": 6}),
+    ("parquet", "regions", False, "", EXACT),
 ]
 
 
@@ -137,7 +143,8 @@ def test_records_without_regions_or_attributes_come_back_or_are_counted(tmp_path
     assert ("records without regions" in losses) == (name in NEED_REGIONS)
     by_id = {record.image_id: record for record in records(found, path)}
     assert list(by_id) == ["a", "bare", *(["empty"] if name not in NEED_REGIONS else [])]
-    assert all(by_id[bare].attribute_ids is None for bare in list(by_id)[1:])
+    bare = ["bare"] if name in LOSE_NOTHING else list(by_id)[1:]
+    assert all(by_id[each].attribute_ids is None for each in bare)
 
 
 def test_a_store_may_be_compared_with_every_format(tmp_path: Path) -> None:
@@ -171,8 +178,10 @@ REFUSED_IDS = {
     "mmf-lmdb": ("MMF cuts names at '.npy'", ["a.npy"]),
     "mmf-npy": (r"'\.npy'|path of a file", ["a_info", "x.npy", "../up", "b/../c"]),
     "oscar-tsv": ("which a TSV cannot", ["a\tb", "a\nb", "a "]),
+    "parquet": ("", []),
     "uniter-lmdb": ("keys of LMDB have 1 to 511", ["x" * 508]),
     "vilbert-lmdb": ("where this format keeps its list of ids", ["keys"]),
+    "webdataset": ("cannot be a key", ["__a__", "/a", "a/", "a\0b"]),
     "vlbert-zip": ("cannot be a name in a zip", ["../up", "/root", "a/../../b", "a\\b", "./a", "/"]),
 }
 
@@ -233,6 +242,7 @@ HURT = [
     ("uniter-lmdb", None, "nbb_th0.2_max100_min10.json", 30, 1),
     ("vlbert-zip", None, "", 120, 10),
     ("vlbert-zip", "deflated", "", 120, 10),
+    ("webdataset", None, "", 150, 10),
 ]
 
 

@@ -99,7 +99,10 @@ def test_wrong_urls_are_told_in_a_line(roibeam: Cli, local: Path, bucket: Path, 
     assert "is a source too" in told("copy", f"{URL}{bucket}/a", f"{URL}{bucket}/a/")
     assert "is in the source" in told("copy", f"{URL}{bucket}/a", f"{URL}{bucket}/a/b")
     url = f"{URL}{bucket}/x"
-    assert "of files, which cannot appear whole at a URL" in told("export", local, url, "--format", "milvlg-npz")
+    (bucket / "x").mkdir()
+    (bucket / "x" / "a.txt").write_text("x")
+    assert "exists already" in told("export", local, url, "--format", "milvlg-npz")
+    assert "is not of this export" in told("export", local, url, "--format", "parquet")
     assert "--scratch is for files on their way" in told("copy", local, out, "--scratch", tmp_path)
     assert "no such file or folder: --scratch" in told("copy", local, f"{URL}{bucket}/a", "--scratch", tmp_path / "no")
     (bucket / "notes").mkdir()

@@ -71,7 +71,7 @@ class RecordSource:
                 file.__exit__(None, None, None)
                 reading.check(self.name)
             self._opened, self.feature_dim = file, int(file.details["feature_dim"])
-            self.fingerprint = Fingerprint(IMPORTED_PREFIX + found.name)
+            self.fingerprint = file.fingerprint or Fingerprint(IMPORTED_PREFIX + found.name)
             self.has_classes = file.details["classes"] != ABSENT
             self.classes, self.attributes = file.names
             self.presets = {}

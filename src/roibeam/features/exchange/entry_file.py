@@ -17,9 +17,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
+from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_record import EntryError
 from roibeam.features.exchange.export_output import ContinuedFolder
 from roibeam.features.exchange.reading import Reading, spread_out
+from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord, check_image_id, record_digest
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.shard.writer import Repeat
@@ -48,12 +50,15 @@ class FeatureFile(ABC):
         letters: entries that `ids` cannot name: without a usable image id, or named by the file and not in it.
         names: of classes and of attributes in id order, in a file that has names in place of ids; else None.
         before_name: between the file and what it calls an entry, in a location.
+        fingerprint, dtype: of the store that was exported and of its features, where the file has them.
     """
 
     layout: str = ""
     before_name = ":"
     details: dict[str, Any]
     names: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None)
+    fingerprint: Fingerprint | None = None
+    dtype: str | None = None
 
     def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
         self.path = Path(path)
@@ -89,6 +94,10 @@ class FeatureFile(ABC):
 
     @abstractmethod
     def _close(self) -> None: ...
+
+    def annotations(self) -> Iterator[Annotation]:
+        """Captions and labels of the images that have any, in the order of the file; most formats have none."""
+        yield from ()
 
     def use_names(  # noqa: B027 (most files have ids)
         self, classes: Sequence[str] | None, attributes: Sequence[str] | None

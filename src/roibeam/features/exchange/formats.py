@@ -111,6 +111,8 @@ FORMATS: dict[str, str] = {
     "mmf-lmdb": "roibeam.features.exchange.mmf_lmdb",
     "uniter-lmdb": "roibeam.features.exchange.uniter_lmdb",
     "lxmert-h5": "roibeam.features.exchange.lxmert_h5",
+    "webdataset": "roibeam.features.exchange.webdataset_tar",
+    "parquet": "roibeam.features.exchange.parquet_shards",
 }
 
 

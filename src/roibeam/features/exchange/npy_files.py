@@ -168,13 +168,13 @@ def npy_bytes(value: np.ndarray | dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def npz_bytes(values: Mapping[str, np.ndarray | dict[str, Any]]) -> bytes:
-    """A compressed .npz file, as `numpy.savez_compressed` makes it."""
+def npz_bytes(values: Mapping[str, np.ndarray | dict[str, Any]], *, compressed: bool = True) -> bytes:
+    """An .npz file, as `numpy.savez_compressed` makes it, or `numpy.savez`."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, value in values.items():
             member = zipfile.ZipInfo(f"{name}.npy", _EPOCH_OF_ZIP)
-            member.compress_type = zipfile.ZIP_DEFLATED
+            member.compress_type = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
             archive.writestr(member, npy_bytes(value))
     return stream.getvalue()
 

@@ -42,6 +42,12 @@ FEATURE_DTYPES = {
 }
 
 
+def check_dtype(dtype: str | None) -> None:
+    """Raises ValueError for what is no dtype of features; None is one."""
+    if dtype is not None and dtype not in FEATURE_DTYPES:
+        raise ValueError(f"--dtype {dtype!r}: choose one of {', '.join(FEATURE_DTYPES)}")
+
+
 @dataclass(frozen=True, eq=False)
 class TopKDistribution:
     """The k most probable classes of each region; a lossy stand-in for the full class distribution.

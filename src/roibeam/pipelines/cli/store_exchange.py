@@ -18,10 +18,12 @@ from roibeam.pipelines.common.console.request_options import (
     KEPT,
     OUTPUT,
     QUESTION,
+    SPEED,
     Json,
     Scratch,
     argument,
     option,
+    part_of,
 )
 from roibeam.pipelines.common.console.termination import failure_of
 
@@ -37,9 +39,10 @@ def import_command(
     format_name: Annotated[str | None, option(
         "Format of the feature file.", "FORMAT", INPUT, "--format", default="recognised by its content",
     )] = None,
-    dtype: Annotated[str, option(
-        "Number type of the stored features: float16, or float32 as in the file.", "TYPE", KEPT,
-    )] = "float16",
+    dtype: Annotated[str | None, option(
+        "Number type of the stored features: float16, bfloat16 or float32.", "TYPE", KEPT,
+        default="that of the exported store, where the file says it, else float16",
+    )] = None,
     num_classes: Annotated[int | None, option(
         "Number of object classes of the detector behind the features. 1600 for Visual Genome. For a file with class "
         "ids and no probabilities: most systems need it in pretrain.", "N", INPUT, min=1, default="not known",
@@ -109,7 +112,9 @@ def import_command(
 
 def export_command(
     store: Annotated[str, argument("STORE", "Folder or URL of the store.")],
-    out: Annotated[str, argument("OUT", "File or folder to write, or URL of a file. It must not exist yet.")],
+    out: Annotated[str, argument(
+        "OUT", "File or folder to write, or its URL. It must not exist yet, unless this export was stopped.",
+    )],
     format_name: Annotated[str, option(
         "Format of the feature file. For example butd-tsv (bottom-up-attention, LXMERT); see docs/stores.md.",
         "FORMAT", OUTPUT, "--format",
@@ -117,22 +122,37 @@ def export_command(
     layout: Annotated[str | None, option(
         "Layout of the file, where its format has several.", "NAME", default="the first of the format",
     )] = None,
+    dtype: Annotated[str | None, option(
+        "Number type of the features: float16, bfloat16 or float32. For parquet and webdataset.", "TYPE", OUTPUT,
+        default="that of the store; other formats have their own",
+    )] = None,
+    shard_size: Annotated[int | None, option(
+        "Number of images in each new shard. For parquet and webdataset.", "N", OUTPUT, min=1, default="about 500 MB",
+    )] = None,
+    part: Annotated[str, option(
+        "Write only this part of the shards, such as 2/8. Several calls on one shared folder share them out.", "I/N",
+        SPEED,
+    )] = "1/1",
     scratch: Scratch = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Writes a store as a feature file that another code base reads.
 
     The file is checked by reading it back, and appears under its name when it is whole. What the format has no place
-    for is listed.
+    for is listed. parquet and webdataset have a place for all; to a folder they are written as shards with a data card.
 
     Examples:
         roibeam store export store/ features.h5 --format lxmert-h5
+        roibeam store export store/ shards/ --format parquet
     """
     from roibeam.pipelines.extract.stores.locations import check_scratch
     from roibeam.pipelines.extract.stores.store_export import export_store
 
     check_scratch(scratch, (store, out))
-    summary = export_store(store, out, format_name=format_name, layout=layout, scratch=scratch)
+    summary = export_store(
+        store, out, format_name=format_name, layout=layout, dtype=dtype, shard_size=shard_size,
+        part=part_of(part), scratch=scratch,
+    )  # fmt: skip
     errors = summary.read_back
     if as_json:
         figures = {
@@ -140,9 +160,18 @@ def export_command(
             "left_out": summary.left_out, "without_classes": summary.without_classes,
             "read_back": asdict(errors), "seconds": round(summary.seconds, 3),
         }  # fmt: skip
-        typer.echo(json_line({"file": str(out), **figures, "report": summary.report.to_json()}))
+        figures |= {} if summary.shards is None else dict(zip(("shards", "missing"), summary.shards, strict=True))
+        report = None if summary.report is None else summary.report.to_json()
+        typer.echo(json_line({"file": str(out), **figures, "report": report}))
         return
     lines = [f"{out}: {plural(summary.num_records, 'record')} as {summary.format}, layout {summary.layout}"]
+    if summary.shards is not None:
+        written, missing = summary.shards
+        left = f"{plural(missing, 'shard')} of other parts missing" if missing else "all shards are there"
+        lines = [f"{out}: {plural(summary.num_records, 'record')} in {plural(written, 'shard')} written; {left}"]
+    if summary.report is None:
+        typer.echo(lines[0])
+        return
     lines += [
         f"  left out      {name} of {plural(count, 'record')}" for name, count in sorted(summary.left_out.items())
     ]

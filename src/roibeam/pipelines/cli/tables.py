@@ -19,7 +19,16 @@ from roibeam.messages import plural
 from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.help_pages import HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.request_command import request_command
-from roibeam.pipelines.common.console.request_options import INPUT, OUTPUT, SPEED, TRAINING, Json, argument, option
+from roibeam.pipelines.common.console.request_options import (
+    INPUT,
+    OUTPUT,
+    SPEED,
+    TRAINING,
+    Json,
+    argument,
+    option,
+    part_of,
+)
 
 if TYPE_CHECKING:
     from roibeam.pipelines.cli.recipe_commands import Command
@@ -65,7 +74,7 @@ def tables_command(
     """
     from roibeam.pipelines.common.statistics.paper_figures import paper_table, paper_tables
 
-    chosen, its_part = list(paper_tables().values()) if name is None else [paper_table(name)], _part(part)
+    chosen, its_part = list(paper_tables().values()) if name is None else [paper_table(name)], part_of(part)
     if toy and dry_run:
         raise ValueError("--toy draws its files, --dry-run names the official ones; leave one of them out")
     others = data, stores, only, scored, seeds > 1, jobs > 1, processes > 1, part != "1/1"
@@ -109,13 +118,6 @@ def echo_commands(commands: Collection[Command], folders: Mapping[str, Path | No
         typer.echo(json_line({"commands": lines, "needs": needs}))
     else:
         typer.echo("\n".join((*(shlex.join(("roibeam", *each)) for each in lines), *(f"# {line}" for line in needs))))
-
-
-def _part(words: str) -> tuple[int, int]:
-    part, _, parts = words.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise ValueError(f"--part {words!r}: expected a part and the number of parts, such as 2/8")
-    return int(part), int(parts)
 
 
 def _folders(

@@ -59,6 +59,14 @@ def option(
     )  # fmt: skip
 
 
+def part_of(words: str) -> tuple[int, int]:
+    """The numbers of `--part I/N`; ValueError for others."""
+    part, _, parts = words.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise ValueError(f"--part {words!r}: expected a part and the number of parts, such as 2/8")
+    return int(part), int(parts)
+
+
 def argument(name: str, help: str, *, convert: Callable[[Any], Any] | None = None) -> Any:
     """A positional argument, called `name`, in capitals, in usage, help and messages alike. See `option`."""
     return typer.Argument(metavar=name, help=help, show_default=False, callback=convert)

@@ -224,37 +224,43 @@ def planned_annotations(
         )
 
 
-def merged_annotations(
-    stores: Sequence[FeatureStore], out: OutputFolder, manifests: Iterable[ShardManifest]
-) -> Iterator[list[Annotation]]:
-    """Captions and labels of a store made of several, from all of them; a list for each of its shards.
+class AnnotationTable:
+    """Captions and labels by image id, in a scratch database.
 
-    An image that several have gets the captions and labels of all, those of earlier ones first, each once.
+    An image that comes several times has the captions and labels of all, those of earlier ones first, each once.
+    """
+
+    def __init__(self, rows: Iterable[Annotation]) -> None:
+        self._table = ScratchDatabase("CREATE TABLE annotations (id TEXT, captions TEXT, labels TEXT)")
+        self._table.add(
+            "INSERT INTO annotations VALUES (?, ?, ?)",
+            ((row[0], json.dumps(row[1]), json.dumps(row[2])) for row in rows),
+        )
+        self._table.rows("CREATE INDEX by_id ON annotations (id)")
+
+    def of(self, image_id: str) -> Annotation:
+        kept = self._table.rows("SELECT captions, labels FROM annotations WHERE id = ? ORDER BY rowid", (image_id,))
+        texts = (dict.fromkeys(text for row in kept for text in json.loads(row[column])) for column in (0, 1))
+        return Annotation(image_id, *map(tuple, texts))
+
+
+def merged_annotations(
+    rows: Iterable[Annotation], out: OutputFolder, manifests: Iterable[ShardManifest]
+) -> Iterator[list[Annotation]]:
+    """Captions and labels of the images of a new store; a list for each of its shards.
 
     Args:
+        rows: of all that it was made of, see `AnnotationTable`.
         manifests: of the new store's shards, whose data lies in `out`.
     """
-    if all(store.manifest.annotations is None for store in stores):
+    first = next(rows := iter(rows), None)
+    if first is None:
         return
-    table = ScratchDatabase("CREATE TABLE annotations (id TEXT, captions TEXT, labels TEXT)")
-    rows = (row for store in stores for row in read_annotations(store))
-    table.add(
-        "INSERT INTO annotations VALUES (?, ?, ?)", ((row[0], json.dumps(row[1]), json.dumps(row[2])) for row in rows)
-    )
-    table.rows("CREATE INDEX by_id ON annotations (id)")
+    table = AnnotationTable(itertools.chain([first], rows))
     for manifest in manifests:
-        found: list[Annotation] = []
-        if manifest.data_file is not None:
-            for key, _ in shard_digests(out, manifest):
-                image_id = key.decode("utf-8")
-                kept = table.rows("SELECT captions, labels FROM annotations WHERE id = ? ORDER BY rowid", (image_id,))
-                if kept:
-                    captions, labels = (
-                        tuple(dict.fromkeys(text for row in kept for text in json.loads(row[column])))
-                        for column in (0, 1)
-                    )
-                    found.append(Annotation(image_id, captions, labels))
-        yield found
+        keys = () if manifest.data_file is None else shard_digests(out, manifest)
+        found = (table.of(key.decode("utf-8")) for key, _ in keys)
+        yield [row for row in found if row.captions or row.labels]
 
 
 def read_annotations(store: FeatureStore) -> Iterator[Annotation]:

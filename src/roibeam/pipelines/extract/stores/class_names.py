@@ -102,10 +102,11 @@ def imported_classes(
         names = Vocabulary(names.classes, names.attributes or file.names[1])
         return ImportedClasses(len(names.classes or ()), option, names)
     if file.names[0] is not None:
-        log.info(
-            "class ids count the %d names of %s in the order of the alphabet; --vocab gives those of the detector",
-            len(file.names[0]), source,
-        )  # fmt: skip
+        if file.fingerprint is None:
+            log.info(
+                "class ids count the %d names of %s in the order of the alphabet; --vocab gives those of the detector",
+                len(file.names[0]), source,
+            )  # fmt: skip
         return ImportedClasses(len(file.names[0]), str(source), Vocabulary(*file.names))
     return ImportedClasses(own if num_classes is None else num_classes, option if given else str(source), Vocabulary())
 

@@ -41,7 +41,7 @@ from roibeam.pipelines.common.console.command_files import NamedFiles
 from roibeam.pipelines.common.console.progress import ENTRIES, Progress
 from roibeam.pipelines.common.dead_letters import write_dead_letters
 from roibeam.pipelines.common.image_ids import in_nfc
-from roibeam.pipelines.data.captions.caption_files import merged_annotations
+from roibeam.pipelines.data.captions.caption_files import merged_annotations, read_annotations
 from roibeam.pipelines.data.id_lists import IdSelection
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.extract.stores.class_names import ImportedClasses, added_names
@@ -280,11 +280,12 @@ def copy_store(
                 written.write(progress.counting(read if names is None else names.checked(read)))
             write_dead_letters(folder, written.manifests)
             facts = {"options": _options_json(options), "plan": plan, "missing": len(merge.missing)}
+            rows = (row for store in stores for row in read_annotations(store))
             published = written.publish(
                 config={**config, "copy": {**config["copy"], **facts}},
                 classes=classes if names is None else names.names.classes,
                 attributes=attributes if names is None else names.names.attributes or attributes,
-                annotations=write_annotations(folder, merged_annotations(stores, folder, written.manifests)),
+                annotations=write_annotations(folder, merged_annotations(rows, folder, written.manifests)),
             )
     return CopySummary(
         published,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,16 +12,18 @@ from pathlib import Path
 import numpy as np
 
 from roibeam.features.exchange.check_report import NO_REGIONS, CheckReport
+from roibeam.features.exchange.exact_records import ExactFormat
 from roibeam.features.exchange.formats import FeatureFormat, format_named
 from roibeam.features.folders.durable_files import scratch_folder
 from roibeam.features.folders.local_folder import is_at_url
 from roibeam.features.reading.temporary_copy import local_store
 from roibeam.features.record.fingerprint import ABSENT, has_classes
-from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.record.region_record import RegionRecord, check_dtype
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.common.console.progress import RECORDS, Progress
+from roibeam.pipelines.common.console.progress import FILES, RECORDS, Progress
 from roibeam.pipelines.extract.stores.locations import StoreLocation
+from roibeam.pipelines.extract.stores.shard_export import export_shards, for_store, in_key_order
 
 
 @dataclass
@@ -46,36 +49,44 @@ class ExportSummary:
     """Result of an export.
 
     Attributes:
+        num_records: that were written; of shards, by this call.
         left_out: field -> records that have it and whose file has no place for it.
         without_classes: the store has none, so class ids and scores in the file, if any, are zeros.
+        report, layout: of what was written; None where all shards were there.
         read_back: the comparison with the store.
+        shards: written, and those that are still missing; None for one file.
         seconds: wall time.
     """
 
     format: str
-    layout: str
+    layout: str | None
     num_records: int
     left_out: dict[str, int]
     without_classes: bool
-    report: CheckReport
+    report: CheckReport | None
     read_back: ReadBack
+    shards: tuple[int, int] | None
     seconds: float
 
 
 def export_store(
-    store: StoreLocation, out: StoreLocation, *, format_name: str, layout: str | None = None, scratch: str | None = None
-) -> ExportSummary:
+    store: StoreLocation, out: StoreLocation, *, format_name: str, layout: str | None = None, dtype: str | None = None,
+    shard_size: int | None = None, part: tuple[int, int] = (1, 1), scratch: str | None = None,
+) -> ExportSummary:  # fmt: skip
     """Writes the records of `store`, in the store's order, to the new file or folder `out`; then reads it back.
 
     The file is written beside its place and renamed when it is whole: a killed export leaves nothing under its name,
-    and the next one goes on with what it left, where the format can (all but lxmert-h5). Memory: one record, and what
-    the format keeps per image.
+    and the next one goes on with what it left, where the format can. parquet and webdataset without the suffix of a
+    file become a folder of shards, see `export_shards`. Memory: one record, and what the format keeps per image.
 
     Args:
         format_name: a name in `roibeam.features.exchange.formats.FORMATS`.
         layout: one of the format's; None: its default.
-        scratch: parent of the scratch folders that URLs need: for shards of `store` (see `local_store`), and for the
-            whole of `out`, which is uploaded once it was read back. None for the machine's temporary folder.
+        dtype: of the features, key of `FEATURE_DTYPES`; None for the format's own. For parquet and webdataset.
+        shard_size: images in a shard of these; None for about 500 MB.
+        part: writes only the I-th of N parts of the shards.
+        scratch: parent of the scratch folders that URLs need: for shards of `store` (see `local_store`), and for
+            `out`, which is uploaded once it was read back. None for the machine's temporary folder.
     Raises:
         ValueError: when `out` exists, a record is damaged or does not fit the format, or what was written cannot be
             read back.
@@ -84,35 +95,61 @@ def export_store(
     found = format_named(format_name)
     if layout is not None and layout not in found.layouts:
         raise ValueError(f"--layout {layout!r}: {format_name} has {', '.join(found.layouts)}")
-    with _written_to(out, found, scratch) as path, local_store(store, scratch=scratch) as opened:
+    check_dtype(dtype)
+    exact = found if isinstance(found, ExactFormat) else None
+    in_shards = exact is not None and not str(out).endswith(found.suffixes)
+    if exact is None and dtype is not None:
+        raise ValueError(f"--dtype {dtype}: {format_name} has one number type; it is for parquet and webdataset")
+    if not in_shards and (shard_size is not None or part != (1, 1)):
+        raise ValueError("--shard-size and --part are for a folder of shards: of parquet or webdataset, OUT a folder")
+    read_back = _Check()
+    left_out: dict[str, int] = {}
+    shards = None
+    with local_store(store, scratch=scratch) as opened:
         if not len(opened):
             raise ValueError(f"{store} holds no record; there is nothing to export")
-        with Progress("writing", len(opened), RECORDS) as progress:
-            found = found.with_names(opened.vocabulary["classes"], opened.vocabulary["attributes"])
-            left_out = found.write(progress.counting(opened.scan(check=True)), path, layout=layout)
-        report, read_back, written = _checked(found, path, opened)
+        expected = len(opened)
+        if in_shards and exact is not None:
+            expected, *counts = export_shards(
+                opened, out, exact, dtype=dtype, shard_size=shard_size, part=part, scratch=scratch, check=read_back
+            )
+            shards = counts[0], counts[1]
+        else:
+            names = opened.vocabulary["classes"], opened.vocabulary["attributes"]
+            found = found.with_names(*names) if exact is None else for_store(exact, opened, dtype)
+            plan = json.dumps([opened.manifest.content_digest, found.name, layout])
+            with _written_to(out, found, plan, scratch) as path:
+                records = opened.scan(check=True) if exact is None else in_key_order(opened)
+                with Progress("writing", len(opened), RECORDS) as progress:
+                    left_out = found.write(progress.counting(records), path, layout=layout)
+                read_back(found, path, opened)
+            expected -= left_out.get(NO_REGIONS, 0)
         summary = ExportSummary(
-            found.name, written, len(opened), {name: count for name, count in left_out.items() if count},
-            not has_classes(opened.fingerprint), report, read_back, time.monotonic() - start,
+            found.name, read_back.layout, expected, left_out, not has_classes(opened.fingerprint), read_back.report,
+            read_back.found, shards, time.monotonic() - start,
         )  # fmt: skip
     _require_whole(summary, out)
     return summary
 
 
 def _require_whole(summary: ExportSummary, out: StoreLocation) -> None:
-    expected = summary.num_records - summary.left_out.get(NO_REGIONS, 0)
     read_back = summary.read_back
-    if read_back.records != expected or read_back.problems:
+    if read_back.records != summary.num_records or read_back.problems:
         problems = "; ".join(read_back.problems) or "images are missing"
         raise ValueError(
-            f"{out}: {read_back.records:,} of {expected:,} records read back from what was written: "
+            f"{out}: {read_back.records:,} of {summary.num_records:,} records read back from what was written: "
             f"{problems}; the file is kept, its other records are whole"
         )
 
 
+_UPLOADING = ".uploading.json"
+
+
 @contextmanager
-def _written_to(out: StoreLocation, found: FeatureFormat, scratch: str | None) -> Iterator[Path]:
-    """Path to write the export to: its own, or a scratch folder that it is uploaded from when the block ends well."""
+def _written_to(out: StoreLocation, found: FeatureFormat, plan: str, scratch: str | None) -> Iterator[Path]:
+    """Path to write the export to: its own, or a scratch folder that it is uploaded from when the block ends well. The
+    files of a folder come one by one; while they do, a note with `plan` lies beside them, by which a stopped upload
+    goes on."""
     if not is_at_url(out):
         yield Path(out)
         return
@@ -121,34 +158,49 @@ def _written_to(out: StoreLocation, found: FeatureFormat, scratch: str | None) -
 
     url = str(out).rstrip("/")
     parent, _, name = url.rpartition("/")
-    folder = ObjectFolder(parent)
-    if not found.suffixes:
-        raise ValueError(
-            f"{url}: {found.name} is a folder of files, which cannot appear whole at a URL; export it to a folder of "
-            f"this machine, and copy that"
-        )
-    if folder.num_bytes(name) is not None or ObjectFolder(url).listing():
+    folder, inside = ObjectFolder(parent), ObjectFolder(url)
+    is_taken = folder.num_bytes(name) is not None
+    there = {} if is_taken else inside.files_below()
+    if is_taken or (there and (_UPLOADING not in there or inside.read_bytes(_UPLOADING) != plan.encode("utf-8"))):
         raise ValueError(f"{url} exists already; choose another name, or delete it first")
     with scratch_folder(scratch) as here:
         yield here / name
-        folder.put_file(here / name, name)
+        if (here / name).is_file():
+            folder.put_file(here / name, name)
+            return
+        inside.put_bytes(_UPLOADING, plan.encode("utf-8"))
+        files = sorted(each for each in (here / name).rglob("*") if each.is_file())
+        with Progress("uploading", len(files), FILES) as progress:
+            for each in files:
+                inside.put_file(each, str(each.relative_to(here / name)))
+                progress.one_more()
+        inside.delete(_UPLOADING)
 
 
-def _checked(found: FeatureFormat, out: Path, store: FeatureStore) -> tuple[CheckReport, ReadBack, str]:
-    """The file's check report, how it differs from the store, and its layout."""
-    read_back = ReadBack()
-    with found.open(out) as file:
-        file.use_names(found.classes, found.attributes)
-        report = CheckReport(file.layout, file.details)
-        sized = file.details.get("image_size") != ABSENT
-        with Progress("reading back", len(store), RECORDS) as progress:
-            for outcome in report.watch(file.outcomes("float32")):
-                if isinstance(outcome, RegionRecord):
-                    progress.one_more()
-                    _compare(store.get(outcome.image_id, copy=False, check=True), outcome, read_back, sized=sized)
-                elif isinstance(outcome, DeadLetter):
-                    _note(read_back, f"{outcome.location}: {outcome.detail}")
-        return report, read_back, file.layout
+class _Check:
+    """Reads files back: their report, how they differ from the store, and their layout."""
+
+    def __init__(self) -> None:
+        self.found = ReadBack()
+        self.report: CheckReport | None = None
+        self.layout: str | None = None
+
+    def __call__(self, found: FeatureFormat, path: Path, store: FeatureStore) -> int:
+        before = self.found.records
+        with found.open(path) as file:
+            file.use_names(found.classes, found.attributes)
+            self.layout = file.layout
+            self.report = self.report or CheckReport(file.layout, file.details)
+            sized = file.details.get("image_size") != ABSENT
+            with Progress("reading back", file.num_entries, RECORDS) as progress:
+                for outcome in self.report.watch(file.outcomes("float32")):
+                    if isinstance(outcome, RegionRecord):
+                        progress.one_more()
+                        kept = store.get(outcome.image_id, copy=False, check=True)
+                        _compare(kept, outcome, self.found, sized=sized)
+                    elif isinstance(outcome, DeadLetter):
+                        _note(self.found, f"{outcome.location}: {outcome.detail}")
+        return self.found.records - before
 
 
 def _compare(kept: RegionRecord, written: RegionRecord, read_back: ReadBack, *, sized: bool) -> None:

@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from roibeam.features.annotations import write_annotations
 from roibeam.features.exchange.check_report import CheckReport
 from roibeam.features.exchange.formats import FeatureFile, format_named, format_of
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.record.fingerprint import imported_fingerprint
+from roibeam.features.record.region_record import check_dtype
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.writing.partial_store import SequenceStore, work_folder
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.command_files import NamedFiles, TemporaryCopies, borrowed_files
 from roibeam.pipelines.common.console.progress import ENTRIES, Progress
 from roibeam.pipelines.common.dead_letters import write_dead_letters
+from roibeam.pipelines.data.captions.caption_files import merged_annotations
 from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.extract.stores.class_names import imported_classes
@@ -30,7 +33,6 @@ from roibeam.pipelines.extract.stores.locations import StoreLocation
 
 log = logging.getLogger(__name__)
 DEFAULT_SHARD_SIZE = 4000
-IMPORT_DTYPES = ("float16", "float32")
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def import_features(
     out: StoreLocation,
     *,
     format_name: str | None = None,
-    dtype: str = "float16",
+    dtype: str | None = None,
     shard_size: int = DEFAULT_SHARD_SIZE,
     num_classes: int | None = None,
     vocab: str | None = None,
@@ -79,7 +81,8 @@ def import_features(
         source: a file or folder of a format in `roibeam.features.exchange.formats`, or its URL: all of it is copied to
             a scratch folder first.
         format_name: of it; None: it is recognised by its content.
-        dtype: of the stored features; float16 is half the size, and a value over 65504 makes a dead letter in it.
+        dtype: of the stored features; None for what the file says of its store, else float16, which is half the size:
+            a value over 65504 makes a dead letter in it.
         num_classes: foreground classes of the detector, for a file that has class ids without their number; None:
             unknown, or the file's number.
         vocab: in place of that, the names of its classes and attributes, see `read_vocabulary`.
@@ -94,8 +97,7 @@ def import_features(
         OSError: when `out` cannot be written.
     """
     start = time.monotonic()
-    if dtype not in IMPORT_DTYPES:
-        raise ValueError(f"--dtype {dtype!r}: choose one of {', '.join(IMPORT_DTYPES)}")
+    check_dtype(dtype)
     reading = Reading(background, feature_dtype)
     named = NamedFiles()
     named.need("SOURCE", source)
@@ -111,7 +113,7 @@ def import_features(
         found = format_of(files.path, format_name)
         with found.open(files.path, reading) as file, work_folder(folder, scratch) as work, run_lock(folder):
             reading.check(source)
-            request = _Request(files, dtype, shard_size, num_classes, vocab, reading)
+            request = _Request(files, dtype or file.dtype or "float16", shard_size, num_classes, vocab, reading)
             published, report, written = _imported(found.name, file, folder, work, request)
     seconds = time.monotonic() - start
     return ImportSummary(found.name, published, report, written.failures, written.num_repeats, seconds)
@@ -147,7 +149,8 @@ def _imported(
     details = {"layout": file.layout, **file.details, "feature_dtype": dtype}
     details |= {name: value for name, value in request.given.items() if name not in ("num_classes", "vocab")}
     details |= {} if classes.number is None else {"num_classes": classes.number}
-    fingerprint = imported_fingerprint(name, details)
+    own = file.fingerprint if dtype == file.dtype and not request.given else None
+    fingerprint = own or imported_fingerprint(name, details)
     report = CheckReport(file.layout, file.details)
     # The same for two runs exactly when they write the same store, if files that change get another time.
     parts = [
@@ -182,5 +185,6 @@ def _imported(
         },
         classes=classes.names.classes,
         attributes=classes.names.attributes,
+        annotations=write_annotations(folder, merged_annotations(file.annotations(), folder, written.manifests)),
     )
     return published, report, written

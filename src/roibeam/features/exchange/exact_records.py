@@ -1,0 +1,276 @@
+"""Records as named arrays that lose nothing, for the formats of other people's tools: parquet and WebDataset.
+
+    boxes (K, 4) float32, pixels           class_ids (K,) uint16, class_scores (K,) float32
+    features (K, D)                        attribute_ids (K,) uint16, attribute_scores (K,) float32
+    image_feature (D,)                     class_distribution (K, C + 1) float16, background last
+    of a store with top-k probabilities: top_k_class_ids (K, k) uint16, top_k_probabilities (K, k) float16,
+    top_k_rest (K,) float16
+
+bfloat16, which these tools lack, stands there as its bits in uint16. Each file also has the facts of its store as JSON:
+names of classes and attributes, dtype, fingerprint, content digest, and which of how many shards it is. A file whose
+facts were taken away by another tool is read like any stranger's. An export is one file, or a folder of such shards.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from roibeam.features.annotations import Annotation
+from roibeam.features.exchange.entry_file import FeatureFile
+from roibeam.features.exchange.entry_record import (
+    EntryError,
+    RegionClasses,
+    float32_array,
+    float_array,
+    id_array,
+    region_record,
+    score_array,
+    without_classes,
+)
+from roibeam.features.exchange.formats import FeatureFormat
+from roibeam.features.exchange.reading import Reading
+from roibeam.features.record.fingerprint import ABSENT, Fingerprint, has_classes, num_classes_of
+from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution
+from roibeam.messages import plural
+
+ARRAYS = (
+    "boxes", "features", "class_ids", "class_scores", "attribute_ids", "attribute_scores", "class_distribution",
+    "top_k_class_ids", "top_k_probabilities", "top_k_rest", "image_feature",
+)  # fmt: skip
+_BFLOAT16 = FEATURE_DTYPES["bfloat16"]
+_MOST_FACTS = 2**24  # bytes
+
+
+def arrays_of(record: RegionRecord, dtype: str | None = None) -> dict[str, np.ndarray]:
+    """The arrays that a record has, by name.
+
+    Args:
+        dtype: of `features` and `image_feature`, key of `FEATURE_DTYPES`; None for the record's own.
+    """
+    found: dict[str, np.ndarray | None] = {name: getattr(record, name) for name in ARRAYS if "top_k" not in name}
+    if isinstance(record.class_distribution, TopKDistribution):
+        top = record.class_distribution
+        found["class_distribution"] = None
+        found |= {
+            "top_k_class_ids": top.class_ids, "top_k_probabilities": top.probabilities, "top_k_rest": top.rest
+        }  # fmt: skip
+    for name in ("features", "image_feature"):
+        values = found[name]
+        if values is not None:
+            values = values if dtype is None else values.astype(FEATURE_DTYPES[dtype], copy=False)
+            found[name] = values.view(np.uint16) if values.dtype == _BFLOAT16 else values
+    return {name: values for name, values in found.items() if values is not None}
+
+
+class ExactFile(FeatureFile):
+    """A file of records, or a folder of shards; see `FeatureFile`.
+
+    Attributes:
+        suffix: of the files.
+    """
+
+    layout = "regions"
+    suffix: str
+    _facts: Mapping[str, Any] = {}
+    _width: int | None = None
+
+    def __init__(self, path: Any, reading: Reading | None = None) -> None:
+        self._paths = shard_files(Path(path), self.suffix)
+        super().__init__(path, reading)
+
+    def use_names(self, classes: Sequence[str] | None, attributes: Sequence[str] | None) -> None:
+        for own, given in zip(self.names, (classes, attributes), strict=True):
+            if own is not None and given is not None and tuple(given) != own:
+                raise ValueError(f"{self.path}: has names of its own, the first {own[0]!r}; leave other ones out")
+
+    def _take_facts(self, every: Sequence[tuple[Path, bytes | None]]) -> None:
+        """Takes the facts of all files; ValueError when they do not go together, or shards are missing."""
+        seen: dict[int, Path] = {}
+        for path, data in every:
+            facts = read_facts(data, path)
+            shard = facts.pop("shard", None)
+            if facts != (self._facts if seen else facts) or (bool(seen) and shard is None):
+                raise ValueError(f"{path}: is of another store than {every[0][0]}; give the shards of one export")
+            self._facts = facts
+            if shard is not None:
+                seen[int(shard)] = path
+        missing = sorted(set(range(int(self._facts.get("shards", 0)))) - set(seen)) if self.path.is_dir() else []
+        if missing:
+            raise ValueError(
+                f"{self.path}: {plural(len(missing), 'shard')} of {self._facts['shards']} missing, the first is number "
+                f"{missing[0]}; the same export command writes what is missing"
+            )
+        try:
+            given = self._facts.get("fingerprint")
+            self.fingerprint = None if given is None else Fingerprint(**given)
+            names = [self._facts.get(name) for name in ("classes", "attributes")]
+            classes, attributes = (None if each is None else tuple(map(str, each)) for each in names)
+            self.names, self.dtype = (classes, attributes), self._facts.get("feature_dtype")
+            if self.dtype is not None and self.dtype not in FEATURE_DTYPES:
+                raise ValueError(f"no feature dtype {self.dtype!r}")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{every[0][0]}: its facts of a store cannot be used: {error}") from None
+
+    def _describe(self, columns: Collection[str]) -> None:
+        """Fills `details` by the first record, and settles the reading.
+
+        Args:
+            columns: names of what the file has.
+        """
+        if self._facts:
+            self._reading.settle()  # the facts say what the numbers are
+            record = self._read(0, "float32") if len(self._ids) else None
+        else:
+            record = self._first_record("a record with boxes and features")
+        if record is None:
+            raise ValueError(f"{self.path}: holds no record, there is nothing in it")
+        self._width = record.features.shape[1]
+        known = "class_ids" in columns and (self.fingerprint is None or has_classes(self.fingerprint))
+        attributes = known and "attribute_ids" in columns
+        self.details = {
+            "classes": "class_ids" if known else ABSENT,
+            "attributes": "attribute_ids" if attributes else ABSENT,
+            "feature_dim": self._width,
+            "boxes": "pixels",
+        }
+        top = record.class_distribution
+        if top is not None:
+            width = top.num_classes + 1 if isinstance(top, TopKDistribution) else top.shape[1]
+            self.details |= {"background": "last", "num_classes": width - 1}
+        elif self.fingerprint is not None:
+            self.details["num_classes"] = num_classes_of(self.fingerprint)
+
+    def _record(
+        self, image_id: str, height_width: tuple[int, int], arrays: Mapping[str, np.ndarray], dtype: str
+    ) -> RegionRecord:
+        """Args: arrays: see `arrays_of`; EntryError for what they lack or hold wrongly."""
+        missing = next((name for name in ("boxes", "features") if name not in arrays), None)
+        if missing:
+            raise EntryError("decode", "missing array", f"has no {missing}")
+        boxes = float32_array(arrays["boxes"], "boxes", columns=4)
+        rows = len(boxes)
+        features = self._features(arrays["features"], "features", rows)
+        whole = arrays.get("image_feature")
+        if whole is not None:
+            whole = self._features(whole.reshape(1, -1), "image_feature", 1)[0]
+        classes = without_classes(rows)
+        if "class_ids" in arrays:
+            ids = self._reading.class_ids(id_array(arrays["class_ids"], "class_ids", rows), "class_ids")
+            scores = arrays.get("class_scores")
+            classes = RegionClasses(
+                ids, classes.class_scores if scores is None else score_array(scores, "class_scores", rows)
+            )
+        if "attribute_ids" in arrays:
+            ids = id_array(arrays["attribute_ids"], "attribute_ids", rows)
+            scores = score_array(arrays.get("attribute_scores"), "attribute_scores", rows)
+            classes = classes._replace(attribute_ids=ids, attribute_scores=scores)
+        classes = classes._replace(class_distribution=self._distribution(arrays, rows))
+        height, width = height_width
+        return region_record(image_id, height, width, boxes, features, classes, dtype=dtype, image_feature=whole)
+
+    def _features(self, values: np.ndarray, name: str, rows: int) -> np.ndarray:
+        if self.dtype == "bfloat16" and values.dtype == np.uint16:
+            values = values.view(_BFLOAT16).astype(np.float32)
+        elif name == "features":
+            values = self._reading.typed(values, name)
+        columns = self._width if name == "features" and self._width else values.shape[-1]
+        return float_array(values, name, rows=rows, columns=columns)
+
+    def _distribution(self, arrays: Mapping[str, np.ndarray], rows: int) -> Any:
+        if "class_distribution" in arrays:
+            columns = arrays["class_distribution"].shape[-1]
+            return float_array(arrays["class_distribution"], "class_distribution", rows=rows, columns=columns).astype(
+                np.float16, copy=False
+            )
+        if "top_k_class_ids" not in arrays:
+            return None
+        number = self._facts.get("num_classes")
+        if type(number) is not int or not 0 < number < 2**16:
+            raise EntryError("decode", "missing field", "top-k probabilities, and its facts have no number of classes")
+        ids, probabilities = arrays["top_k_class_ids"], arrays.get("top_k_probabilities")
+        rest = arrays.get("top_k_rest")
+        if probabilities is None or rest is None or ids.dtype.kind not in "iu" or {probabilities.dtype.kind} != {"f"}:
+            raise EntryError("decode", "missing array", "top-k probabilities are not whole")
+        return TopKDistribution(
+            ids.astype(np.uint16, copy=False), probabilities.astype(np.float16, copy=False),
+            np.asarray(rest).astype(np.float16, copy=False), number,
+        )  # fmt: skip
+
+
+def shard_files(path: Path, suffix: str) -> list[Path]:
+    """The file, or the shards in a folder, by name; ValueError where there is none."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(each for each in path.iterdir() if each.suffix == suffix and not each.name.startswith("."))
+    if not found:
+        raise ValueError(f"{path}: holds no {suffix} file")
+    outside = next((each for each in found if each.is_symlink() and each.resolve().parent != path.resolve()), None)
+    if outside is not None:
+        raise ValueError(f"{outside}: is a link to a file outside the folder; not followed")
+    return found
+
+
+def read_facts(data: bytes | None, path: Path) -> dict[str, Any]:
+    """The facts of a file, {} where it has none; ValueError where they are damaged."""
+    if data is None:
+        return {}
+    try:
+        facts = json.loads(data) if len(data) <= _MOST_FACTS else None
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or not all(type(facts.get(name, 0)) is int for name in ("shard", "shards")):
+        raise ValueError(f"{path}: its facts of a store are damaged; export it again")
+    return facts
+
+
+class ExactFormat(FeatureFormat):
+    """See `FeatureFormat`.
+
+    Attributes:
+        facts: of the store, written into each file.
+        texts: captions and labels of an image id.
+        dtype: of the features in the file; None for that of the records.
+    """
+
+    layouts = ("regions",)
+    facts: Mapping[str, Any] = {}
+    texts: Callable[[str], Annotation] | None = None
+    dtype: str | None = None
+
+    def of_store(
+        self, facts: Mapping[str, Any], texts: Callable[[str], Annotation] | None, dtype: str | None
+    ) -> Self:  # fmt: skip
+        """The same, for the records of a store."""
+        found = self.with_names(facts.get("classes"), facts.get("attributes"))
+        found.facts, found.texts, found.dtype = facts, texts, dtype
+        return found
+
+    def _facts_by(self, first: RegionRecord) -> bytes:
+        """JSON for a file whose first record this is."""
+        facts: dict[str, Any] = {
+            "feature_dtype": first.feature_dtype,
+            "classes": self.classes,
+            "attributes": self.attributes,
+        }
+        if isinstance(first.class_distribution, TopKDistribution):
+            facts["num_classes"] = first.class_distribution.num_classes
+        return json.dumps(facts | dict(self.facts), sort_keys=True).encode("ascii")
+
+    def _names(self, ids: np.ndarray | None, names: Sequence[str] | None) -> list[str] | None:
+        return None if ids is None or names is None else [names[each] for each in ids.tolist()]
+
+    def _texts_of(self, image_id: str) -> Annotation:
+        return Annotation(image_id, (), ()) if self.texts is None else self.texts(image_id)
+
+
+def once(records: Iterable[RegionRecord]) -> Iterator[RegionRecord]:
+    """Passes records on; ValueError when an image comes twice."""
+    seen: set[str] = set()
+    for record in records:
+        if record.image_id in seen:
+            raise ValueError(f"image id {record.image_id!r} comes twice; ids are unique in a file")
+        seen.add(record.image_id)
+        yield record

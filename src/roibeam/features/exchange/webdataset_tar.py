@@ -1,0 +1,202 @@
+"""WebDataset: tar files that webdataset and Hugging Face's datasets stream, two members for each image.
+
+    __roibeam__/facts.json     the facts of the store; webdataset passes it over
+    <key>.json                 image_id, width, height, classes, attributes (names of each region), captions, labels
+    <key>.npz                  the arrays of `exact_records`, stored without compression
+
+The key is the image id with "%2E" for a dot and "%25" for "%", since webdataset ends a key at the first dot of a file
+name. (webdataset/webdataset src/webdataset/tariterators.py: base_plus_ext, tar_file_iterator.) Headers are those of
+POSIX ustar with GNU's long names. Python's tarfile holds each header, and a long name of any size, in memory: the
+headers are read here, and nothing is extracted, so no name leads out of a folder.
+"""
+
+import json
+import os
+import tarfile
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+
+from roibeam.features.annotations import Annotation
+from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, usable_id
+from roibeam.features.exchange.entry_record import EntryError, image_size
+from roibeam.features.exchange.exact_records import ARRAYS, ExactFile, ExactFormat, arrays_of, once, shard_files
+from roibeam.features.exchange.export_output import ContinuedFile
+from roibeam.features.exchange.npy_files import npz_bytes, npz_values
+from roibeam.features.folders.durable_files import open_regular_file
+from roibeam.features.record.region_record import RegionRecord
+
+_FACTS = b"__roibeam__/facts"
+_BLOCK = 512
+_MOST_JSON, _MOST_FACTS, _LONGEST_NAME = 2**20, 2**24, 2**12  # bytes
+_TEXTS = ("captions", "labels")
+_SIDES = ("height", "width")
+
+
+class WebDatasetTar(ExactFile):
+    """A file or a folder of shards, opened; see `FeatureFile`."""
+
+    suffix = ".tar"
+
+    def _open(self) -> None:
+        self._opened = [open_regular_file(path) for path in self._paths]
+
+    def _scan(self) -> None:
+        facts: list[tuple[Path, bytes | None]] = []
+        names: list[bytes] = []
+        places = array("q")  # of each sample: file, start and size of its .json, those of its .npz
+        for number, (path, file) in enumerate(zip(self._paths, self._opened, strict=True)):
+            facts.append((path, None))
+            samples = groupby(members(file.fileno(), path), lambda member: _key(member[0]))
+            for key, group in samples:
+                found = {name[len(key) + 1 :]: (start, size) for name, start, size in group}
+                if key == _FACTS:
+                    start, size = found[b"json"]
+                    facts[-1] = path, os.pread(file.fileno(), min(size, _MOST_FACTS + 1), start)
+                elif b"json" in found and b"npz" in found:
+                    names.append(key)
+                    places.extend((number, *found[b"json"], *found[b"npz"]))
+                else:
+                    self._note(key, EntryError("read", "missing member", "has not both a .json and a .npz"))
+        self._take_facts(facts)
+        self._places = places
+        self._samples = self._take_ids(enumerate(names), _id_of)
+        self._describe(("class_ids", "attribute_ids"))
+
+    def _read(self, entry: int, dtype: str) -> RegionRecord:
+        told = self._told(self._samples[entry])
+        image_id = self._ids[entry].decode("utf-8")
+        if told.get("image_id", image_id) != image_id:
+            raise EntryError("read", "bad image id", f"its .json is of {str(told['image_id'])[:80]!r}")
+        arrays = npz_values(self._member(self._samples[entry], 1), ARRAYS)
+        if any(not isinstance(array, np.ndarray) for array in arrays.values()):
+            raise EntryError("decode", "wrong type", "its .npz holds something else than arrays")
+        return self._record(image_id, image_size(told.get, _SIDES), arrays, dtype)
+
+    def _told(self, sample: int) -> dict[str, Any]:
+        data = self._member(sample, 0)
+        try:
+            told = json.loads(data) if len(data) <= _MOST_JSON else None
+        except (ValueError, RecursionError):
+            told = None
+        if not isinstance(told, dict):
+            raise EntryError("decode", "bad json", f"its .json of {len(data):,} bytes is no object")
+        return told
+
+    def _member(self, sample: int, number: int) -> bytes:
+        file, *both = self._places[5 * sample : 5 * sample + 5]
+        start, size = both[2 * number : 2 * number + 2]
+        if size > MAX_ENTRY_BYTES:
+            raise EntryError("read", "entry too large", f"has {size:,} bytes, a member at most {MAX_ENTRY_BYTES:,}")
+        return os.pread(self._opened[file].fileno(), size, start)
+
+    def annotations(self) -> Iterator[Annotation]:
+        for entry in range(len(self._ids)):
+            with suppress(EntryError):  # a dead letter
+                told = self._told(self._samples[entry])
+                captions, labels = (
+                    tuple(map(str, told[name])) if isinstance(told.get(name), list) else () for name in _TEXTS
+                )
+                if captions or labels:
+                    yield Annotation(self._ids[entry].decode("utf-8"), captions, labels)
+
+    def _close(self) -> None:
+        for file in self._opened:
+            file.close()
+
+
+def members(descriptor: int, path: Path) -> Iterator[tuple[bytes, int, int]]:
+    """Name, start and size of the plain files in a tar; ValueError where a header is damaged or the file is cut."""
+    size, at, long_name = os.fstat(descriptor).st_size, 0, b""
+    while at + _BLOCK <= size:
+        header = os.pread(descriptor, _BLOCK, at)
+        if not header.strip(b"\0"):
+            return
+        try:
+            kind, length = header[156:157], int(header[124:136].strip(b" \0") or b"0", 8)
+            is_whole = int(header[148:156].strip(b" \0"), 8) == sum(header) - sum(header[148:156]) + 8 * 32
+        except ValueError:
+            is_whole = False
+        start = at + _BLOCK
+        if not is_whole or length < 0 or start + length > size:
+            raise ValueError(f"{path}: is no whole tar file: at byte {at:,}; copy it again")
+        if kind == b"L" and length <= _LONGEST_NAME:
+            long_name = os.pread(descriptor, length, start).rstrip(b"\0")
+        else:
+            prefix = header[345:500].rstrip(b"\0") if header[257:263] == b"ustar\0" else b""
+            name = long_name or b"/".join(filter(None, (prefix, header[:100].rstrip(b"\0"))))
+            if kind in (b"0", b"\0"):
+                yield name.removeprefix(b"./"), start, length
+            long_name = b""
+        at = start + -(-length // _BLOCK) * _BLOCK
+    raise ValueError(f"{path}: is no whole tar file: it has no end; copy it again")
+
+
+def _key(name: bytes) -> bytes:
+    """What webdataset calls a sample."""
+    folder, slash, file = name.rpartition(b"/")
+    return folder + slash + file.partition(b".")[0]
+
+
+def _id_of(key: bytes) -> bytes:
+    return usable_id(unquote_to_bytes(key))
+
+
+def _name_of(image_id: str) -> str:
+    """ValueError for an id that would be another sample's, or none that webdataset reads."""
+    key = image_id.replace("%", "%25").replace(".", "%2E")
+    if key.startswith("__") or key.startswith("/") or key.endswith("/") or "\0" in key:
+        raise ValueError(f"image id {image_id!r} cannot be a key of WebDataset; export to parquet, or rename it")
+    return key
+
+
+class WebDatasetFormat(ExactFormat):
+    """See `FeatureFormat`."""
+
+    name = "webdataset"
+    title = "tar with a .json and a .npz per image (webdataset, Hugging Face datasets)"
+    suffixes = (".tar",)
+    file = WebDatasetTar
+
+    def looks_like(self, path: Path) -> bool:
+        try:
+            first = shard_files(path, WebDatasetTar.suffix)[0]
+            with open_regular_file(first) as file:
+                name, _, _ = next(members(file.fileno(), first), (b"", 0, 0))
+            return name.endswith((b".json", b".npz"))
+        except (OSError, ValueError):
+            return False
+
+    def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
+        with ContinuedFile(path) as output:
+            for number, record in enumerate(once(records)):
+                if not number:
+                    output.write(_tar_member("__roibeam__/facts.json", self._facts_by(record)))
+                texts = self._texts_of(record.image_id)
+                told = {
+                    "image_id": record.image_id, "width": record.width, "height": record.height,
+                    "classes": self._names(record.class_ids, self.classes),
+                    "attributes": self._names(record.attribute_ids, self.attributes),
+                    "captions": list(texts.captions), "labels": list(texts.labels),
+                }  # fmt: skip
+                data = json.dumps({name: value for name, value in told.items() if value not in (None, [])})
+                key, arrays = _name_of(record.image_id), arrays_of(record, self.dtype)
+                output.write(_tar_member(f"{key}.json", data.encode("ascii")))
+                output.write(_tar_member(f"{key}.npz", npz_bytes(arrays, compressed=False)))
+            output.write(bytes(2 * _BLOCK))
+
+
+def _tar_member(name: str, data: bytes) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict") + data + bytes(-len(data) % _BLOCK)
+
+
+FORMAT = WebDatasetFormat()
