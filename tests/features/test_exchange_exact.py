@@ -19,6 +19,8 @@ from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.exact_records import ExactFormat
 from roibeam.features.exchange.formats import format_named
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.features.writing.store_writer import write_store
 
 BOTH = ("parquet", "webdataset")
 
@@ -255,3 +257,23 @@ def test_row_groups_are_bounded(tmp_path: Path) -> None:
     file = pq.ParquetFile(tmp_path / "f.parquet")
     sizes = [file.metadata.row_group(each).num_rows for each in range(file.num_row_groups)]
     assert max(sizes) * record.features.nbytes <= 2**25 + record.features.nbytes and sum(sizes) == 60
+
+
+def test_a_store_is_a_data_set_and_a_table_of_regions_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    kept = [measured("b", 3), measured("a", 5, seed=7), measured("c", 0)]
+    write_store(tmp_path / "store", kept, feature_space="drawn", classes=[f"thing {each}" for each in range(6)])
+    with FeatureStore(tmp_path / "store") as store:
+        for found in (store.to_dataset(), store.to_dataset()):  # made, and found in the cache
+            assert found["image_id"] == ["a", "b", "c"] and found.features["features"].feature.length == 8
+            for row, record in zip(found.with_format("numpy"), store, strict=True):
+                np.testing.assert_array_equal(np.array(row["features"], np.float16).reshape(-1, 8), record.features)
+        for table in (store.to_pandas(), store.to_polars()):
+            assert list(table["image_id"]) == ["a"] * 5 + ["b"] * 3
+            assert list(table["region"]) == [0, 1, 2, 3, 4, 0, 1, 2]
+            np.testing.assert_array_equal(np.array(table["x2"]), np.concatenate([each.boxes[:, 2] for each in store]))
+            assert list(table["class"])[5:] == [f"thing {each}" for each in kept[0].class_ids]
+            np.testing.assert_array_equal(np.array(table["score"])[5:], kept[0].class_scores)

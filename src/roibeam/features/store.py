@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import resource
@@ -10,7 +12,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -276,6 +278,61 @@ class FeatureStore:
             max_regions=max_regions,
             scale=scale,
         )
+
+    def to_dataset(self) -> Any:
+        """The records as a `datasets.Dataset` of Hugging Face, with the columns of `store export --format parquet` but
+        captions and labels.
+
+        It lies in the cache of datasets, under a digest of records and names, and is mapped, not held in memory."""
+        import pyarrow as pa
+        from datasets import Dataset, config
+
+        from roibeam.features.exchange.export_output import atomic_path
+        from roibeam.features.exchange.parquet_shards import FORMAT
+
+        content = json.dumps([self.manifest.content_digest, self.vocabulary]).encode("utf-8")
+        path = Path(config.HF_DATASETS_CACHE) / "roibeam" / f"{hashlib.sha256(content).hexdigest()}.arrow"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            batches = FORMAT.with_names(*self.vocabulary.values()).batches(self.scan(copy=False, check=True))
+            first = next(batches, None)
+            if first is None:
+                raise ValueError(f"{self.path} holds no record, so there is no data set")
+            with atomic_path(path, replaces=True) as aside, pa.ipc.new_stream(str(aside), first.schema) as stream:
+                for batch in chain([first], batches):
+                    stream.write_batch(batch)
+        return Dataset.from_file(str(path))
+
+    def to_pandas(self) -> Any:
+        """Boxes and classes as a `pandas.DataFrame`, a row for each region; features are not read. Columns: image_id,
+        region (its number in the record), x1, y1, x2, y2 (pixels); class_id, class and score where the store has
+        classes. Memory: about 100 bytes for a region."""
+        import pandas
+
+        return pandas.DataFrame(self._regions())
+
+    def to_polars(self) -> Any:
+        """`to_pandas` as a `polars.DataFrame`."""
+        import polars
+
+        return polars.DataFrame(self._regions())
+
+    def _regions(self) -> dict[str, Any]:
+        ids = list(self.ids())
+        metas = [self.meta(image_id, check=True) for image_id in ids]
+        counts = [meta.num_regions for meta in metas]
+        boxes = np.concatenate([np.zeros((0, 4), np.float32), *(meta.boxes for meta in metas)])
+        found: dict[str, Any] = {
+            "image_id": np.repeat(np.array(ids, object), counts),
+            "region": np.concatenate([np.arange(0), *map(np.arange, counts)]),
+            **{name: boxes[:, side] for side, name in enumerate(("x1", "y1", "x2", "y2"))},
+        }
+        if has_classes(self.fingerprint):
+            class_ids = np.concatenate([np.zeros(0, np.uint16), *(meta.class_ids for meta in metas)])
+            names = {each: name_of(each, self.manifest.classes, "class") for each in np.unique(class_ids).tolist()}
+            found |= {"class_id": class_ids, "class": np.array([names[each] for each in class_ids.tolist()], object)}
+            found["score"] = np.concatenate([np.zeros(0, np.float32), *(meta.class_scores for meta in metas)])
+        return found
 
     def close(self) -> None:
         """Lets all shards go; views read with `copy=False` stay valid. Reading afterwards is a ValueError."""

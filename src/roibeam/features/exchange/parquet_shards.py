@@ -204,31 +204,36 @@ class ParquetFormat(ExactFormat):
         return begins and all(name in footer for name in (b"image_id", b"boxes", b"features"))
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
-        """Row groups of about 32 MiB, at most 1,000 images."""
         import pyarrow.parquet as pq
 
         writer: Any = None
-        rows: list[dict[str, Any]] = []
-        num_bytes = 0
         try:
-            for record in once(records):
-                rows.append(self._row(record))
-                num_bytes += sum(each.nbytes for each in rows[-1].values() if isinstance(each, np.ndarray))
+            for batch in self.batches(once(records)):
                 if writer is None:
-                    schema = self._schema(record, rows[0])
                     # Where few values differ; the bits of bfloat16 would take four bytes without.
+                    schema = batch.schema
                     repeated = [_path(field) for field in schema if not pa.types.is_floating(_innermost(field.type)[0])]
                     writer = pq.ParquetWriter(
                         path, schema, use_dictionary=repeated, write_page_checksum=True, write_statistics=["image_id"]
                     )
-                if num_bytes >= _GROUP_BYTES or len(rows) >= _GROUP_ROWS:
-                    writer.write_batch(_batch(rows, schema))
-                    rows, num_bytes = [], 0
-            if writer is not None and rows:
-                writer.write_batch(_batch(rows, schema))
+                writer.write_batch(batch)
         finally:
             if writer is not None:
                 writer.close()
+
+    def batches(self, records: Iterable[RegionRecord]) -> Iterator[pa.RecordBatch]:
+        """Arrow's batches of about 32 MiB, at most 1,000 images; they become row groups."""
+        rows: list[dict[str, Any]] = []
+        schema, num_bytes = None, 0
+        for record in records:
+            rows.append(self._row(record))
+            num_bytes += sum(each.nbytes for each in rows[-1].values() if isinstance(each, np.ndarray))
+            schema = schema or self._schema(record, rows[0])
+            if num_bytes >= _GROUP_BYTES or len(rows) >= _GROUP_ROWS:
+                yield _batch(rows, schema)
+                rows, num_bytes = [], 0
+        if rows:
+            yield _batch(rows, schema)
 
     def _row(self, record: RegionRecord) -> dict[str, Any]:
         texts = self._texts_of(record.image_id)
