@@ -15,7 +15,7 @@ RUN = ("bash", "console", "python")
 SHOWN = ("text", "json", "yaml", "toml")
 REASONS = (
     "needs weights", "needs a GPU", "needs a cluster", "needs a bucket", "needs official data", "needs the network",
-    "needs the clone",
+    "needs the clone", "needs other tools",
 )  # fmt: skip
 MARKS = ("soak", "fails", *(f"not run: {reason}" for reason in REASONS))
 SETUPS = ("toy photos", "toy store")

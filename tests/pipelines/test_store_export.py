@@ -79,7 +79,10 @@ def test_what_the_command_says(roibeam: Cli, store: Path, tmp_path: Path) -> Non
         (["store", "f", "--format", "lxmert-h5", "--layout", "x"], "lxmert-h5 has group-per-image"),
         (["store", "taken", "--format", "lxmert-h5"], "exists already"),
         (["store", "none/f", "--format", "lxmert-h5"], "there is no folder none"),
+        (["store", "taken", "--format", "parquet"], "exists already"),
+        (["store", "none/f", "--format", "webdataset"], "there is no folder none"),
         (["empty", "f", "--format", "lxmert-h5"], "holds no record"),
+        (["empty", "f", "--format", "parquet"], "holds no record"),
         (["taken", "f", "--format", "lxmert-h5"], "taken"),
     ],
 )

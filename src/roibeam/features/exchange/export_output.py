@@ -38,7 +38,7 @@ def atomic_path(path: Path, *, folder: bool = False, goes_on: bool = False, repl
         ValueError: when `path` exists already (also when it appeared meanwhile), or its name is too long.
         OSError: when its folder cannot be written.
     """
-    _check_free(path, replaces=replaces)
+    check_free(path, replaces=replaces)
     if len(os.fsencode(path.name)) > _LONGEST_NAME:
         raise ValueError(f"{path}: its name has over {_LONGEST_NAME} bytes; choose a shorter one")
     left = _leftover(path, folder=folder, usable=goes_on)
@@ -52,7 +52,7 @@ def atomic_path(path: Path, *, folder: bool = False, goes_on: bool = False, repl
             os.sync()  # thousands of small files: one call for all of them
         else:
             os.fsync(descriptor)
-        _check_free(path, replaces=replaces)
+        check_free(path, replaces=replaces)
         os.rename(aside, path)
         fsync_folder(path.parent)
     except BaseException as error:
@@ -79,7 +79,8 @@ def _new_place(path: Path, *, folder: bool) -> tuple[int, Path]:
     return descriptor, aside
 
 
-def _check_free(path: Path, *, replaces: bool) -> None:
+def check_free(path: Path, *, replaces: bool = False) -> None:
+    """Raises ValueError when there is something at a path already, or no folder to put it in."""
     if path.is_dir() or ((path.exists() or path.is_symlink()) and not replaces):
         raise ValueError(f"{path} exists already; choose another name, or delete it first")
     if not path.parent.is_dir():

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from roibeam.features.exchange.exact_records import ExactFormat, arrays_of
+from roibeam.features.exchange.export_output import check_free
 from roibeam.features.folders.local_folder import is_at_url, output_folder
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord
 from roibeam.features.store import FeatureStore
@@ -60,8 +61,9 @@ def export_shards(
     size = shard_size or shard_size_of(store, dtype)
     found = for_store(found, store, dtype, size)
     num_shards = found.facts["shards"]
-    if not is_at_url(out):
-        Path(out).mkdir(exist_ok=True)
+    if not is_at_url(out) and not Path(out).is_dir():
+        check_free(Path(out))
+        Path(out).mkdir(exist_ok=True)  # another part may make it too
     folder = output_folder(out, scratch)
     suffix = found.suffixes[0]
     names = [f"data-{number:05}-of-{num_shards:05}{suffix}" for number in range(num_shards)]
