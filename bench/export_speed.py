@@ -8,6 +8,7 @@ the command without its reading back, since pyarrow reads nothing back. pyarrow 
 import argparse
 import io
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,13 +103,23 @@ def main(folder: Path, options: argparse.Namespace) -> None:
 
 
 def flat(folder: Path, count: int) -> None:
-    """Peak memory of this process after exports of a tenth of the records and of all."""
+    """Most memory of this process during exports of a tenth of the records and of all; pages of mapped files, which
+    the kernel takes back, do not count."""
+    most = [0.0]
+    threading.Thread(target=watch, args=(most,), daemon=True).start()
     for share in (10, 1):
         store = folder / f"store{share}"
         write_store(store, drawn(count // share, 36, 64), feature_space="drawn", num_classes=1600)
         for name in ("parquet", "webdataset"):
+            most[0] = 0
             export_store(store, folder / f"{name}{share}", format_name=name)
-            print(f"{name}, {count // share:,} records: peak {status_mb('VmHWM'):,.0f} MB", flush=True)
+            print(f"{name}, {count // share:,} records: {most[0]:,.0f} MB", flush=True)
+
+
+def watch(most: list[float]) -> None:
+    while True:
+        most[0] = max(most[0], status_mb("RssAnon"))
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":
