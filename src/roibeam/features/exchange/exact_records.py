@@ -13,6 +13,7 @@ facts were taken away by another tool is read like any stranger's. An export is 
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +34,7 @@ from roibeam.features.exchange.entry_record import (
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT, Fingerprint, has_classes, num_classes_of
+from roibeam.features.record.region_drawing import name_of
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution
 from roibeam.messages import plural
 
@@ -88,7 +90,7 @@ class ExactFile(FeatureFile):
 
     def _take_facts(self, every: Sequence[tuple[Path, bytes | None]]) -> None:
         """Takes the facts of all files; ValueError when they do not go together, or shards are missing."""
-        seen: dict[int, Path] = {}
+        seen: set[int] = set()
         for path, data in every:
             facts = read_facts(data, path)
             shard = facts.pop("shard", None)
@@ -96,12 +98,13 @@ class ExactFile(FeatureFile):
                 raise ValueError(f"{path}: is of another store than {every[0][0]}; give the shards of one export")
             self._facts = facts
             if shard is not None:
-                seen[int(shard)] = path
-        missing = sorted(set(range(int(self._facts.get("shards", 0)))) - set(seen)) if self.path.is_dir() else []
-        if missing:
+                seen.add(shard)
+        missing = self._facts.get("shards", 0) - len(seen)
+        if missing > 0 and self.path.is_dir():
+            first = next(number for number in count() if number not in seen)
             raise ValueError(
-                f"{self.path}: {plural(len(missing), 'shard')} of {self._facts['shards']} missing, the first is number "
-                f"{missing[0]}; the same export command writes what is missing"
+                f"{self.path}: {plural(missing, 'shard')} of {self._facts['shards']} missing, the first is number "
+                f"{first}; the same export command writes what is missing"
             )
         try:
             given = self._facts.get("fingerprint")
@@ -114,19 +117,17 @@ class ExactFile(FeatureFile):
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{every[0][0]}: its facts of a store cannot be used: {error}") from None
 
+    def _look_around(self, first: RegionRecord, others: Sequence[int]) -> None:
+        """The facts say what the numbers are; another entry costs a row group."""
+        super()._look_around(first, () if self._facts else others)
+
     def _describe(self, columns: Collection[str]) -> None:
         """Fills `details` by the first record, and settles the reading.
 
         Args:
             columns: names of what the file has.
         """
-        if self._facts:
-            self._reading.settle()  # the facts say what the numbers are
-            record = self._read(0, "float32") if len(self._ids) else None
-        else:
-            record = self._first_record("a record with boxes and features")
-        if record is None:
-            raise ValueError(f"{self.path}: holds no record, there is nothing in it")
+        record = self._first_record("a record with boxes and features")
         self._width = record.features.shape[1]
         known = "class_ids" in columns and (self.fingerprint is None or has_classes(self.fingerprint))
         attributes = known and "attribute_ids" in columns
@@ -180,24 +181,18 @@ class ExactFile(FeatureFile):
         return float_array(values, name, rows=rows, columns=columns)
 
     def _distribution(self, arrays: Mapping[str, np.ndarray], rows: int) -> Any:
-        if "class_distribution" in arrays:
-            columns = arrays["class_distribution"].shape[-1]
-            return float_array(arrays["class_distribution"], "class_distribution", rows=rows, columns=columns).astype(
-                np.float16, copy=False
-            )
-        if "top_k_class_ids" not in arrays:
+        """The record checks the shapes."""
+        full = arrays.get("class_distribution")
+        if full is not None:
+            return float_array(full, "class_distribution", rows=rows, columns=full.shape[-1]).astype(np.float16)
+        names = ("top_k_class_ids", "top_k_probabilities", "top_k_rest")
+        top, number = [arrays[name] for name in names if name in arrays], self._facts.get("num_classes")
+        if not top:
             return None
-        number = self._facts.get("num_classes")
-        if type(number) is not int or not 0 < number < 2**16:
-            raise EntryError("decode", "missing field", "top-k probabilities, and its facts have no number of classes")
-        ids, probabilities = arrays["top_k_class_ids"], arrays.get("top_k_probabilities")
-        rest = arrays.get("top_k_rest")
-        if probabilities is None or rest is None or ids.dtype.kind not in "iu" or {probabilities.dtype.kind} != {"f"}:
-            raise EntryError("decode", "missing array", "top-k probabilities are not whole")
-        return TopKDistribution(
-            ids.astype(np.uint16, copy=False), probabilities.astype(np.float16, copy=False),
-            np.asarray(rest).astype(np.float16, copy=False), number,
-        )  # fmt: skip
+        if [each.dtype.kind for each in top] != ["u", "f", "f"] or type(number) is not int:
+            raise EntryError("decode", "missing array", "its top-k probabilities are not whole")
+        ids, probabilities, rest = top
+        return TopKDistribution(ids.astype(np.uint16), probabilities.astype(np.float16), rest.astype(np.float16), number)
 
 
 def shard_files(path: Path, suffix: str) -> list[Path]:
@@ -250,17 +245,14 @@ class ExactFormat(FeatureFormat):
 
     def _facts_by(self, first: RegionRecord) -> bytes:
         """JSON for a file whose first record this is."""
-        facts: dict[str, Any] = {
-            "feature_dtype": first.feature_dtype,
-            "classes": self.classes,
-            "attributes": self.attributes,
-        }
+        names = {"classes": self.classes, "attributes": self.attributes}
+        facts: dict[str, Any] = {"feature_dtype": first.feature_dtype, **names}
         if isinstance(first.class_distribution, TopKDistribution):
             facts["num_classes"] = first.class_distribution.num_classes
         return json.dumps(facts | dict(self.facts), sort_keys=True).encode("ascii")
 
     def _names(self, ids: np.ndarray | None, names: Sequence[str] | None) -> list[str] | None:
-        return None if ids is None or names is None else [names[each] for each in ids.tolist()]
+        return None if ids is None or names is None else [name_of(each, names, "class") for each in ids.tolist()]
 
     def _texts_of(self, image_id: str) -> Annotation:
         return Annotation(image_id, (), ()) if self.texts is None else self.texts(image_id)
