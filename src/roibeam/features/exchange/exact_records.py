@@ -192,7 +192,9 @@ class ExactFile(FeatureFile):
         if [each.dtype.kind for each in top] != ["u", "f", "f"] or type(number) is not int:
             raise EntryError("decode", "missing array", "its top-k probabilities are not whole")
         ids, probabilities, rest = top
-        return TopKDistribution(ids.astype(np.uint16), probabilities.astype(np.float16), rest.astype(np.float16), number)
+        return TopKDistribution(
+            ids.astype(np.uint16), probabilities.astype(np.float16), rest.astype(np.float16), number
+        )
 
 
 def shard_files(path: Path, suffix: str) -> list[Path]:
