@@ -68,8 +68,8 @@ def export_store(
     """Writes the records of `store`, in the store's order, to the new file or folder `out`; then reads it back.
 
     The file is written beside its place and renamed when it is whole: a killed export leaves nothing under its name,
-    and the next one goes on with what it left, where the format can (all but lxmert-h5). Memory: one record, and what
-    the format keeps per image.
+    and the next one goes on with what it left, where the format can (all but those of HDF5). Memory: one record, and
+    what the format keeps per image.
 
     Args:
         format_name: a name in `roibeam.features.exchange.formats.FORMATS`.
@@ -140,28 +140,30 @@ def _checked(found: FeatureFormat, out: Path, store: FeatureStore) -> tuple[Chec
     with found.open(out) as file:
         file.use_names(found.classes, found.attributes)
         report = CheckReport(file.layout, file.details)
-        sized = file.details.get("image_size") != ABSENT
+        size = file.details.get("image_size")
+        ids = {found.name_of(image_id): image_id for image_id in store.ids()} if found.numbered else {}
         with Progress("reading back", len(store), RECORDS) as progress:
             for outcome in report.watch(file.outcomes("float32")):
                 if isinstance(outcome, RegionRecord):
                     progress.one_more()
-                    _compare(store.get(outcome.image_id, copy=False, check=True), outcome, read_back, sized=sized)
+                    image_id = ids.get(outcome.image_id, outcome.image_id)
+                    _compare(store.get(image_id, copy=False, check=True), outcome, read_back, size=size)
                 elif isinstance(outcome, DeadLetter):
                     _note(read_back, f"{outcome.location}: {outcome.detail}")
         return report, read_back, file.layout
 
 
-def _compare(kept: RegionRecord, written: RegionRecord, read_back: ReadBack, *, sized: bool) -> None:
-    """Args: sized: False for a format that has no image sizes, whose boxes come back in an image of 1 x 1."""
+def _compare(kept: RegionRecord, written: RegionRecord, read_back: ReadBack, *, size: str | None) -> None:
+    """Args: size: of `FeatureFile.details`; for a format without image sizes `ABSENT` or `FAR_EDGES`."""
     read_back.records += 1
-    same_size = not sized or (kept.height, kept.width) == (written.height, written.width)
+    same_size = size is not None or (kept.height, kept.width) == (written.height, written.width)
     if not same_size or kept.features.shape != written.features.shape:
         _note(read_back, f"{kept.image_id!r}: image size, number of regions or feature width differs")
         return
     read_back.same_classes += np.array_equal(kept.class_ids, written.class_ids)
     if not kept.num_regions:
         return
-    sides = np.array([1, 1] if sized else [kept.width, kept.height], np.float32)
+    sides = np.array([kept.width, kept.height] if size == ABSENT else [1, 1], np.float32)
     box_error = float(np.abs(kept.boxes - written.boxes * np.tile(sides, 2)).max())
     read_back.box_error_px = max(read_back.box_error_px, box_error)
     features = kept.features.astype(np.float32)
