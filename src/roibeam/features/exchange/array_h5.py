@@ -55,13 +55,19 @@ class ArrayH5(H5File):
         for name in self._names:
             if not is_dataset(root, name.encode()):
                 raise ValueError(f"{self.path}: has no {name}; features without boxes are no regions")
-        self._ranges = read_dataset(root, b"pos_boxes")
-        kind = "fixed" if self._ranges is None else "adaptive"
-        self.layout = "visdial" if self._names[0] == "features" else kind
-        listed = [read_dataset(root, name) for name in (b"image_ids", b"image_id") if is_dataset(root, name)]
-        ids = None if not listed or listed[0] is None else (b"%d" % each for each in listed[0].reshape(-1).tolist())
-        rows = self._index().items() if ids is None else enumerate(ids)
-        self._numbers = self._take_ids(rows, usable_id)
+        try:
+            self._ranges = read_dataset(root, b"pos_boxes")
+            listed = [read_dataset(root, name) for name in (b"image_ids", b"image_id") if is_dataset(root, name)]
+        except EntryError as error:
+            raise ValueError(f"{self.path}: {error}") from None
+        ids = listed[0] if listed else None
+        if (ids is not None and ids.dtype.kind not in "iu") or (self._ranges is not None and self._ranges.ndim != 2):
+            raise ValueError(f"{self.path}: image_ids must be integers (N,), pos_boxes first and last rows (N, 2)")
+        self.layout = "adaptive" if self._ranges is not None else "fixed" if self._names[1] == "image_bb" else "visdial"
+        numbered = (
+            self._index().items() if ids is None else enumerate(b"%d" % each for each in ids.reshape(-1).tolist())
+        )
+        self._numbers = self._take_ids(numbered, usable_id)
         self._first_record("an HDF5 file with one array for all images")
         self.details |= {} if is_dataset(root, b"spatial_features") else {"image_size": FAR_EDGES}
 
@@ -84,7 +90,7 @@ class ArrayH5(H5File):
             return None if found is None else found[0]
         if row >= len(self._ranges):
             raise EntryError("read", "missing row", f"is row {row} of the {len(self._ranges)} of pos_boxes")
-        first, last = (whole_number(each, "pos_boxes", 0, _LARGEST_ROW) for each in self._ranges[row].reshape(-1)[:2])
+        first, last = (whole_number(each, "pos_boxes", 0, _LARGEST_ROW) for each in self._ranges[row, [0, -1]])
         return read_dataset(self._file.id, name.encode(), (first, last))
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
