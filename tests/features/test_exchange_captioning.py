@@ -173,7 +173,7 @@ def test_bad_boxes_of_folders_are_dead_letters(tmp_path: Path) -> None:
 def test_folders_without_boxes_are_no_regions(tmp_path: Path) -> None:
     path = folders(tmp_path / "f")
     (path / "cocobu_box").rename(path / "other")
-    refused("cocobu_att: has no cocobu_box beside it; features without boxes are no regions", FOLDERS.open, path)
+    refused("cocobu_att: no cocobu_box is beside it; features without boxes are no regions", FOLDERS.open, path)
     (path / "more_att").mkdir()
     refused("holds 2 folders that end in _att", FOLDERS.open, path)
     assert not FOLDERS.looks_like(path) and not FOLDERS.looks_like(tmp_path / "none")
@@ -274,7 +274,7 @@ def test_arrays_of_other_shapes_are_refused(tmp_path: Path) -> None:
     for name in ("image_ids", "pos_boxes"):
         with h5py.File(arrays(path), "a") as file:
             file.create_dataset(name, (2**40, 2), np.int64, chunks=(8, 2))
-        refused(f"f.hdf5: {name} of shape .* an array of an image at most", ARRAY.open, path)
+        refused(f"f.hdf5: {name} of shape .* that of an image at most", ARRAY.open, path)
 
 
 def test_an_option_says_where_m2_has_background(tmp_path: Path) -> None:

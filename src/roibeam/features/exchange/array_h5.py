@@ -4,10 +4,10 @@
     adaptive   (M, D)           (M, 4)             (M, 6)             (N, 2)
     fixed      (N, K, D)        (N, K, 4)          (N, K, 6)          none
 
-Written and read by jnhwkim/ban-vqa tools/adaptive_detection_features_converter.py, dataset.py (adaptive) and
-hengyuan-hu/bottom-up-attention-vqa tools/detection_features_converter.py, dataset.py (fixed, read only here). Beside
-train36.hdf5 lies train36_imgid2idx.pkl, a pickled dict from the number of an image to its row. spatial_features are
-x1 y1 x2 y2 w h in shares of the photo, whose size follows from them and the boxes.
+Written by jnhwkim/ban-vqa tools/adaptive_detection_features_converter.py and hengyuan-hu/bottom-up-attention-vqa
+tools/detection_features_converter.py (read only here), read by their dataset.py. Beside train36.hdf5 lies
+train36_imgid2idx.pkl, a pickled dict from the number of an image to its row. spatial_features are x1 y1 x2 y2 w h in
+shares of the photo, whose size follows from them and the boxes.
 
 "visdial", read only, is features (N, K, D), boxes (N, K, 4), image_ids or image_id (N,). Its photos are as large as the
 far edges of their boxes (batra-mlp-lab/visdial-challenge-starter-pytorch data/extract_features_detectron.py).
@@ -27,7 +27,7 @@ from roibeam.features.exchange.entry_record import FAR_EDGES, EntryError, float3
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.h5_files import H5File, h5_kind, h5_output, is_dataset, read_dataset
 from roibeam.features.exchange.npy_files import plain_pickle, read_file
-from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.record.region_record import RegionRecord, box_numbers
 from roibeam.features.safe_pickle import loads_pickle
 
 _INDEX = "_imgid2idx.pkl"
@@ -64,10 +64,8 @@ class ArrayH5(H5File):
         if (ids is not None and ids.dtype.kind not in "iu") or (self._ranges is not None and self._ranges.ndim != 2):
             raise ValueError(f"{self.path}: image_ids must be integers (N,), pos_boxes first and last rows (N, 2)")
         self.layout = "adaptive" if self._ranges is not None else "fixed" if self._names[1] == "image_bb" else "visdial"
-        numbered = (
-            self._index().items() if ids is None else enumerate(b"%d" % each for each in ids.reshape(-1).tolist())
-        )
-        self._numbers = self._take_ids(numbered, usable_id)
+        rows = self._index() if ids is None else {row: b"%d" % each for row, each in enumerate(ids.flat)}
+        self._numbers = self._take_ids(rows.items(), usable_id)
         self._first_record("an HDF5 file with one array for all images")
         self.details |= {} if is_dataset(root, b"spatial_features") else {"image_size": FAR_EDGES}
 
@@ -102,9 +100,6 @@ class ArrayH5(H5File):
         sides = _size(self._part("spatial_features", row), boxes)
         return self._made(entry, sides, boxes, features, None, dtype)
 
-    def _place_of(self, name: bytes) -> str:
-        return f"{self.path}: image {name.decode('utf-8', 'backslashreplace')}"
-
 
 def _size(spatial: np.ndarray | None, boxes: np.ndarray) -> tuple[int, int] | None:
     """Height and width of a photo by its boxes in pixels and in shares of it."""
@@ -115,9 +110,7 @@ def _size(spatial: np.ndarray | None, boxes: np.ndarray) -> tuple[int, int] | No
         sides = np.rint(boxes[:, 2:].max(axis=0) / shares.max(axis=0))  # by the far edge, where rounding matters least
         apart = float(np.abs(shares * sides - boxes[:, 2:]).max())
     if not apart <= _SAME_PX:
-        raise EntryError(
-            "record", "bad value", f"spatial_features are {apart:.3g} px from image_bb in shares of a photo"
-        )
+        raise EntryError("record", "bad value", f"spatial_features are {apart:.3g} px from image_bb in any photo")
     return image_size(dict(zip("wh", sides.tolist(), strict=True)).get, ("h", "w"))
 
 
@@ -151,11 +144,10 @@ class ArrayH5Format(FeatureFormat):
                 count_losses(losses, record, None)
                 number = re.fullmatch("[0-9]{1,18}", record.image_id)
                 index[int(number[0]) if number else record.image_id] = len(index)
-                shares = record.boxes / np.array([record.width, record.height] * 2, np.float32)
                 arrays = {
                     "image_features": record.features.astype(np.float32),
                     "image_bb": record.boxes,
-                    "spatial_features": np.concatenate([shares, shares[:, 2:] - shares[:, :2]], axis=1),
+                    "spatial_features": box_numbers(record.boxes, height=record.height, width=record.width),
                     "pos_boxes": np.array([[regions, regions := regions + record.num_regions]], np.int32),
                 }
                 reserve(sum(each.nbytes for each in arrays.values()) + _AHEAD_BYTES)

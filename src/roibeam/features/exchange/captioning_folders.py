@@ -37,7 +37,7 @@ class CaptioningFolders(ImageFolder):
         super()._open()
         self._boxes = self.path.with_name(f"{self.path.name.removesuffix(_ATT)}{_BOX}")
         if not self._boxes.is_dir():
-            raise ValueError(f"{self.path}: has no {self._boxes.name} beside it; features without boxes are no regions")
+            raise ValueError(f"{self.path}: no {self._boxes.name} is beside it; features without boxes are no regions")
 
     def _scan(self) -> None:
         super()._scan()
@@ -57,7 +57,7 @@ class CaptioningFolders(ImageFolder):
 
 def _att_folder(path: Path) -> Path:
     """The folder of features, given it or the one above."""
-    found = [path] if path.name.endswith(_ATT) or not path.is_dir() else sorted(path.glob(f"*{_ATT}"))
+    found = list(path.glob(f"*{_ATT}")) or [path]
     if len(found) != 1:
         raise ValueError(f"{path}: holds {len(found)} folders that end in {_ATT}, such as cocobu_att; give one")
     return found[0]

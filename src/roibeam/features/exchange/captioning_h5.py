@@ -20,14 +20,7 @@ from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_file import usable_id
 from roibeam.features.exchange.entry_record import FAR_EDGES, float32_array, image_size, rows_of_classes
 from roibeam.features.exchange.formats import FeatureFormat
-from roibeam.features.exchange.h5_files import (
-    H5File,
-    check_name,
-    h5_kind,
-    h5_output,
-    has_member,
-    read_dataset,
-)
+from roibeam.features.exchange.h5_files import H5File, check_name, h5_kind, h5_output, has_member, read_dataset
 from roibeam.features.record.region_record import RegionRecord
 
 _FEATURES = b"_features"
@@ -65,10 +58,9 @@ class CaptioningH5(H5File):
         )
         features = self._reading.features(features, "features", columns=self._dim)
         boxes = float32_array(boxes, "boxes", rows=len(features), columns=4)
-        size = None
+        size = classes = None
         if sides is not None:
             size = image_size(dict(zip("hw", sides.reshape(-1).tolist(), strict=False)).get, ("h", "w"))
-        classes = None
         if self._has_rows or (self._has_rows is None and rows is not None and rows.ndim == 2):
             classes = self._reading.classes_of(rows, "cls_prob", len(features), self._columns)
         return self._made(entry, size, boxes, features, classes, dtype)

@@ -17,14 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
-from roibeam.features.exchange.entry_record import (
-    EntryError,
-    far_edges,
-    region_record,
-    without_classes,
-)
+from roibeam.features.exchange.entry_record import EntryError, far_edges, region_record, without_classes
 from roibeam.features.exchange.export_output import ContinuedFolder
 from roibeam.features.exchange.reading import Reading, spread_out
 from roibeam.features.record.fingerprint import ABSENT
@@ -53,8 +46,8 @@ class FeatureFile(ABC):
         details: plain JSON values for the fingerprint: at least "classes" and "attributes" (where they come from, or
             `ABSENT`), "feature_dim", and "boxes" (the form they have in the file: "pixels", "normalised", ...); where
             the file has class probabilities "background" ("first", "last" or `ABSENT`: its place in each row) and
-            "num_classes" (foreground classes); where the file has no image sizes "image_size": `ABSENT` where boxes are
-        shares of it, and records have 1 x 1; `FAR_EDGES` where boxes are pixels, see `far_edges`.
+            "num_classes" (foreground classes); where the file has no image sizes "image_size": `ABSENT` if boxes are
+            shares, and records have 1 x 1, or `FAR_EDGES` if boxes are pixels, see `far_edges`.
         letters: entries that `ids` cannot name: without a usable image id, or named by the file and not in it.
         names: of classes and of attributes in id order, in a file that has names in place of ids; else None.
         before_name: between the file and what it calls an entry, in a location.
@@ -214,8 +207,8 @@ class FeatureFile(ABC):
         self.details = {"classes": ABSENT, "attributes": ABSENT, "feature_dim": self._dim, "boxes": "pixels"}
         return found
 
-    def _made(self, entry: int, sides: Sides, boxes: np.ndarray, features: np.ndarray, classes: Any, dtype: str) -> Any:
-        """The record of an entry; without height and width its photo ends where its boxes do."""
+    def _made(self, entry: int, sides: Sides, boxes: Any, features: Any, classes: Any, dtype: str) -> RegionRecord:
+        """The `region_record` of an entry; without height and width its photo ends where its boxes do."""
         height, width = sides or far_edges(boxes)
         classes = classes or without_classes(len(features))
         return region_record(self._ids[entry].decode(), height, width, boxes, features, classes, dtype=dtype)

@@ -83,9 +83,7 @@ def read_dataset(group: h5py.h5g.GroupID, name: bytes, rows: tuple[int, int] | N
         wanted = (last - first, *shape[1:]) if shape else ()
         num_bytes, needed = _num_bytes(wanted, dtype.itemsize), _num_bytes(shape, dtype.itemsize)
         if num_bytes > MAX_ENTRY_BYTES:
-            detail = (
-                f"{label} of shape {wanted} has {num_bytes:,} bytes, an array of an image at most {MAX_ENTRY_BYTES:,}"
-            )
+            detail = f"{label} of shape {wanted} has {num_bytes:,} bytes, that of an image at most {MAX_ENTRY_BYTES:,}"
             raise EntryError("decode", "array too large", detail)
         layout = plan.get_layout()
         if layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED) or plan.get_external_count():
@@ -114,9 +112,7 @@ def _chunked(dataset: h5py.h5d.DatasetID, label: str) -> np.ndarray:
     chunk = plan.get_chunk()
     filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
     if filters not in ([], [_DEFLATE], [_SHUFFLE, _DEFLATE]):
-        detail = (
-            f"{label} is packed by the HDF5 filters {filters}; read are deflate (gzip) and shuffle: repack the file"
-        )
+        detail = f"{label} is packed by HDF5 filters {filters}; read are deflate (gzip) and shuffle: repack the file"
         raise EntryError("decode", "other filter", detail)
     chunk_bytes = _num_bytes(chunk, dtype.itemsize)
     starts = [range(0, side, step) for side, step in zip(shape, chunk, strict=True)]
@@ -126,9 +122,8 @@ def _chunked(dataset: h5py.h5d.DatasetID, label: str) -> np.ndarray:
     for start in itertools.product(*starts):
         place = dataset.get_chunk_info_by_coord(start)
         if not place.size or place.size > chunk_bytes + chunk_bytes // 100 + 100:  # deflate adds 0.03 % at most
-            raise EntryError(
-                "decode", "wrong byte count", f"{label}: a chunk of {chunk_bytes:,} bytes has {place.size:,}"
-            )
+            detail = f"{label}: a chunk of {chunk_bytes:,} bytes has {place.size:,}"
+            raise EntryError("decode", "wrong byte count", detail)
         skipped, data = dataset.read_direct_chunk(start)
         for number, each in reversed(list(enumerate(filters))):
             if not skipped >> number & 1:
@@ -161,6 +156,7 @@ def _num_bytes(shape: tuple[int, ...], itemsize: int) -> int:
 
 _MAX_DEPTH = 255  # ids have at most 511 bytes
 _AHEAD_BYTES = 2**16
+OTHER_H5 = "other-h5"
 # Group, name of a member, its kind -> end of the key of an image; b"" for what is no image's, None to look into it.
 ImageOf = Callable[[h5py.h5g.GroupID, bytes, int], bytes | None]
 
@@ -226,7 +222,7 @@ def is_dataset(group: h5py.h5g.GroupID, name: bytes) -> bool:
 
 
 def h5_kind(path: Path) -> str:
-    """Name of the exchange format whose names an HDF5 file has; "" for another file. Never raises."""
+    """Name of the exchange format whose names an HDF5 file has, `OTHER_H5` or "" for other files. Never raises."""
     if not path.is_file() or not h5py.is_hdf5(path):
         return ""
 
@@ -244,7 +240,7 @@ def h5_kind(path: Path) -> str:
             is_listed = b"features" in has and len(has) > 1
             if is_listed or (b"image_features" in has and not has_member(root, b"image_boxes")):
                 return "array-h5"
-            return root.links.visit(kind_by) or "lxmert-h5"
+            return root.links.visit(kind_by) or OTHER_H5
     except H5_ERRORS:
         return "lxmert-h5"
 

@@ -33,6 +33,7 @@ from roibeam.features.exchange.entry_record import (
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.h5_files import (
     H5_ERRORS,
+    OTHER_H5,
     H5File,
     check_name,
     h5_kind,
@@ -108,7 +109,7 @@ class LxmertH5Format(FeatureFormat):
     goes_on = False
 
     def looks_like(self, path: Path) -> bool:
-        return h5_kind(path) == self.name
+        return h5_kind(path) in (self.name, OTHER_H5)
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
         """Features are float32. All eight datasets are always there, since volta's converter takes their names from the
@@ -127,10 +128,7 @@ def _most_bytes(record: RegionRecord) -> int:
 
 def _write_group(file: h5py.File, record: RegionRecord) -> None:
     check_name(file, record.image_id)
-    try:
-        group = file.create_group(record.image_id)
-    except ValueError as error:
-        raise ValueError(f"image id {record.image_id!r}: HDF5 makes no group of this name: {error}") from None
+    group = file.create_group(record.image_id)
     ids, scores = attributes_or_zeros(record)
     group["features"] = record.features.astype(np.float32)
     group["obj_id"] = record.class_ids.astype(np.int64)

@@ -28,7 +28,6 @@ from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
     float32_array,
-    region_record,
     rows_of_classes,
     score_array,
 )
@@ -109,8 +108,7 @@ class UniterLmdb(LmdbFile):
         if boxes.size and not (boxes.min() >= -_SHARE_SLACK and boxes.max() <= 1 + _SHARE_SLACK):
             detail = f"norm_bb reaches from {boxes.min():.3g} to {boxes.max():.3g}, not 0 to 1"
             raise EntryError("record", "boxes outside the image", detail)
-        image_id = self._ids[entry].decode("utf-8")
-        record = region_record(image_id, 1, 1, boxes[:used], features[:used], classes, dtype=dtype)
+        record = self._made(entry, (1, 1), boxes[:used], features[:used], classes, dtype)
         if not self.layout and record.num_regions:
             self.layout, self._has_labels = layout, has_labels
         return record

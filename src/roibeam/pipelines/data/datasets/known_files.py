@@ -152,18 +152,9 @@ def json_kind(path: str) -> str:
 
 def _binary_kind(path: str, head: bytes) -> str:
     if head.startswith(_HDF5):
-        import h5py  # takes a tenth of a second
+        from roibeam.features.exchange.h5_files import OTHER_H5, h5_kind  # takes a tenth of a second
 
-        from roibeam.features.exchange.h5_files import H5_ERRORS, h5_kind, is_hard, member_kind
-
-        try:
-            with h5py.File(path, "r") as file:
-                names = [name for name in file.id if is_hard(file.id, name)]
-                has_groups = any(member_kind(file.id, name) == h5py.h5o.TYPE_GROUP for name in names)
-        except H5_ERRORS:
-            return "features"
-        known = has_groups or not names or h5_kind(Path(path)) != "lxmert-h5"
-        return "features" if known else "other-h5"
+        return OTHER_H5 if h5_kind(Path(path)) == OTHER_H5 else "features"
     if head.startswith(_PICKLES):
         return "refcoco" if b"ref_id" in head else "weights"
     if _SAFETENSORS.match(head) or (head.startswith(b"PK\x03\x04") and b"/data.pkl" in head):  # torch's first member
