@@ -89,7 +89,10 @@ def test_a_killed_export_goes_on(store: Path, tmp_path: Path, name: str) -> None
             assert opened.num_entries == NUM_RECORDS
 
 
-@pytest.mark.parametrize("name", ["butd-tsv", "oscar-tsv", "vlbert-zip", "milvlg-npz", "vilbert-lmdb", "uniter-lmdb"])
+@pytest.mark.parametrize(
+    "name",
+    ["butd-tsv", "oscar-tsv", "vlbert-zip", "milvlg-npz", "captioning-folders", "vilbert-lmdb", "uniter-lmdb"],
+)
 def test_what_another_store_left_is_not_taken_over(store: Path, tmp_path: Path, name: str) -> None:
     other = tmp_path / "other"
     other.mkdir()
