@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import h5py
 import numpy as np
 
 from roibeam.features.exchange.check_report import count_losses
@@ -138,6 +139,7 @@ class ArrayH5Format(FeatureFormat):
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
         """`train.hdf5` with its index. Features are float32."""
         index: dict[int | str, int] = {}
+        made: dict[str, h5py.Dataset] = {}
         regions = 0
         with h5_output(path / "train.hdf5") as (file, reserve):
             for record in records:
@@ -152,11 +154,13 @@ class ArrayH5Format(FeatureFormat):
                 }
                 reserve(sum(each.nbytes for each in arrays.values()) + _AHEAD_BYTES)
                 for part, array in arrays.items():
-                    if part not in file:
+                    if part not in made:
                         one = array.shape[1:]
-                        file.create_dataset(part, (0, *one), array.dtype, chunks=(_ROWS, *one), maxshape=(None, *one))
-                    file[part].resize(len(file[part]) + len(array), axis=0)
-                    file[part][-len(array) :] = array
+                        made[part] = file.create_dataset(
+                            part, (0, *one), array.dtype, chunks=(_ROWS, *one), maxshape=(None, *one)
+                        )
+                    made[part].resize(len(made[part]) + len(array), axis=0)
+                    made[part][-len(array) :] = array
         # Python 2, in which the readers are written, knows pickles up to protocol 2.
         (path / f"train{_INDEX}").write_bytes(b"\x80\x02" + plain_pickle(index)[2:])
 
