@@ -17,6 +17,7 @@ from refusals import refused
 
 from roibeam.features.exchange.butd_tsv import FORMAT as TSV
 from roibeam.features.exchange.check_report import CheckReport
+from roibeam.features.exchange.entry_record import far_edges
 from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.formats import FORMATS, format_named, format_of, recognise
 from roibeam.features.record.region_record import RegionRecord
@@ -25,7 +26,7 @@ from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.shard.writer import Repeat
 
 LOSE_NOTHING = ("webdataset", "parquet")
-NEED_REGIONS = ("mmf-lmdb", "vilbert-lmdb", "uniter-lmdb", "vlbert-zip")
+NEED_REGIONS = ("mmf-lmdb", "vilbert-lmdb", "uniter-lmdb", "vlbert-zip", "captioning-folders", "array-h5")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -82,6 +83,16 @@ HELD = [
     ("milvlg-npz", "openvqa", True, "attributes, classes, class_distribution", {"classes": "absent"}),
     ("milvlg-npz", "gqa", True, "attributes, classes, class_distribution", {"classes": "absent"}),
     ("lxmert-h5", "group-per-image", True, "class_distribution", OF_H5),
+    (
+        "captioning-h5",
+        "datasets-per-image",
+        True,
+        "attributes",
+        FIRST | {"classes": "cls_prob", "attributes": "absent"},
+    ),
+    ("captioning-h5", "datasets-per-image", False, "attributes, classes", NO_ROWS | NEITHER),
+    ("captioning-folders", "att-fc-box", True, "attributes, classes, class_distribution, image size", NEITHER),
+    ("array-h5", "adaptive", True, "attributes, classes, class_distribution", NEITHER),
     ("oscar-tsv", "oscar", True, "class_distribution", OF_OSCAR | {"attributes": "attributes"}),
     ("oscar-tsv", "captioning", True, "attributes, class_distribution", OF_OSCAR | {"attributes": "absent"}),
     ("oscar-tsv", "vqa", True, "attributes, class_distribution", OF_OSCAR),
@@ -126,6 +137,9 @@ def test_export_and_import_give_what_the_layout_holds(
 def without(record: RegionRecord, lost: str) -> RegionRecord:
     if "attributes" in lost:
         record = replace(record, attribute_ids=None, attribute_scores=None)
+    if "image size" in lost:
+        height, width = far_edges(record.boxes)
+        record = replace(record, height=height, width=width)
     if "classes" in lost:
         record = replace(record, class_ids=record.class_ids * 0, class_scores=record.class_scores * 0)
     return replace(record, class_distribution=None) if "class_distribution" in lost else record
@@ -172,6 +186,9 @@ def test_names_and_files_that_are_no_format(tmp_path: Path) -> None:
 
 
 REFUSED_IDS = {
+    "array-h5": ("another one becomes 42 already", ["COCO_val2014_000000000042", "42"]),
+    "captioning-folders": ("path of a file|file name has", ["../up", "a//b", "a/..", "a\0b", "x" * 300]),
+    "captioning-h5": ("'.' or NUL|group already", ["a/./b", "/a", "a\0b", "good_features/x"]),
     "butd-tsv": ("which a TSV cannot", ["a\tb", "a\nb", " a"]),
     "lxmert-h5": ("'.' or NUL|group already", ["a/./b", "/a", "a\0b", "good/features"]),
     "milvlg-npz": ("path of a file|file name has", ["../up", "/etc/x", "a//b", "a/..", "a\0b", "x" * 300]),
@@ -197,7 +214,7 @@ def test_ids_that_a_file_cannot_hold_leave_none(tmp_path: Path, name: str) -> No
     words, image_ids = REFUSED_IDS[name]
     write, path = format_named(name).write, place(tmp_path, name)
     for image_id in image_ids:
-        refused(words, write, [measured("good"), measured(image_id)], path)
+        refused(words, write, [measured("good"), measured("photos/042"), measured(image_id)], path)
     if name != "butd-tsv":  # whose lines may come twice
         refused("comes twice|already", write, [measured("good"), measured("good")], path)
     refused("the source is gone", write, broken(), path, error=OSError)
@@ -234,6 +251,11 @@ HURT = [
     ("mmf-npy", None, "first-image_info.npy", 100, 100),
     ("milvlg-npz", None, "first-image.npz", 150, 150),
     ("lxmert-h5", None, "", 60, 6),
+    ("captioning-h5", None, "", 60, 6),
+    ("captioning-folders", None, "cocobu_att/first-image.npz", 100, 100),
+    ("captioning-folders", None, "cocobu_box/first-image.npy", 100, 100),
+    ("array-h5", None, "train.hdf5", 60, 6),
+    ("array-h5", None, "train_imgid2idx.pkl", 100, 10),
     ("vilbert-lmdb", "multi-task", "data.mdb", 100, 10),
     ("vilbert-lmdb", "volta", "data.mdb", 100, 10),
     ("mmf-lmdb", None, "data.mdb", 100, 10),

@@ -192,10 +192,14 @@ def test_files_that_one_option_reads_are_named_at_the_others(tmp_path: Path) -> 
 def test_arrays_of_all_images_in_one_file_are_called_so(tmp_path: Path) -> None:
     path = tmp_path / "train36.hdf5"
     with h5py.File(path, "w") as file:
-        file["image_features"] = np.ones((2, 3, 4), np.float32)
+        file["questions"] = np.ones((2, 3, 4), np.float32)
     for read in (lambda path: import_features(path, str(tmp_path / "out")), open_source, CaptionFile):
-        with pytest.raises(ValueError, match=r"this is an HDF5 file with one array for all images, .*train36"):
+        with pytest.raises(ValueError, match=r"this is an HDF5 file of arrays with other names .*image_features"):
             read(str(path))
+    for name in ("image_features", "42_features"):
+        with h5py.File(path, "w") as file:
+            file[name] = np.ones((2, 3, 4), np.float32)
+        assert describe_file(str(path)).startswith("this is a file of region features")
     path.write_bytes(path.read_bytes()[:100])  # cut off: its reader says so
     assert describe_file(str(path)).startswith("this is a file of region features")
 

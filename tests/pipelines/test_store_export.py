@@ -61,6 +61,20 @@ def test_export_and_import(roibeam: Cli, store: Path, tmp_path: Path, name: str)
         assert found["num_same_box"] == 15 and found["feature_error"] == 0
 
 
+@pytest.mark.parametrize("name", ["captioning-h5", "captioning-folders", "array-h5"])
+def test_photos_of_coco_are_read_back_by_their_numbers(roibeam: Cli, tmp_path: Path, name: str) -> None:
+    (tmp_path / "store").mkdir()
+    write_shard(tmp_path / "store", 0, [measured(f"COCO_val2014_{i:012}", 2, seed=i) for i in (9, 42)])
+    publish_store(tmp_path / "store", [0], fingerprint=FINGERPRINT, config={})
+    out = target(tmp_path, name)
+    done = json.loads(ok(roibeam("store", "export", tmp_path / "store", out, "--format", name, "--json")).out)
+    assert done["left_out"]["image id"] == 2 and done["read_back"]["records"] == 2
+    assert done["read_back"]["box_error_px"] == done["read_back"]["feature_error"] == 0
+    assert ("no image sizes" in str(done["report"]["doubts"])) == (name == "captioning-folders")
+    with format_named(name).open(out) as file:
+        assert list(file.ids()) == ["42", "9"]
+
+
 def test_what_the_command_says(roibeam: Cli, store: Path, tmp_path: Path) -> None:
     done = roibeam("store", "export", store, tmp_path / "f.h5", "--format", "lxmert-h5")
     assert done.code == 0

@@ -244,12 +244,10 @@ class ButdTsv(TsvFile):
             + self._other_format()
         )
         self.layout = self.columns.name
-        self.details = {
+        self.details |= {
             "columns": self.columns.columns,
             "classes": self.columns.classes,
             "attributes": self.columns.attributes,
-            "feature_dim": self.widths["features"],
-            "boxes": "pixels",
         }
         if "cls_prob" in self.widths:
             self.details |= self._reading.details(record)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.features.exchange.entry_record import FAR_EDGES
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.shard.manifest import DeadLetter
@@ -96,6 +97,8 @@ class CheckReport:
         found = []
         if self._regions and 0 < self._far <= 1.001 and not self._in_shares:
             found.append("every box lies in 0..1: they look normalised, and are taken for pixels here")
+        if self._details.get("image_size") == FAR_EDGES:
+            found.append("the file has no image sizes: a photo is taken to end at the far edges of its boxes")
         if len(self._dims) > 1:
             found.append(f"records differ in feature width or dtype: {', '.join(self._dims)}")
         return found

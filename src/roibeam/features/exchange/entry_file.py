@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from roibeam.features.annotations import Annotation
-from roibeam.features.exchange.entry_record import EntryError
+from roibeam.features.exchange.entry_record import EntryError, far_edges, region_record, without_classes
 from roibeam.features.exchange.export_output import ContinuedFolder
 from roibeam.features.exchange.reading import Reading, spread_out
-from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record.fingerprint import ABSENT, Fingerprint
 from roibeam.features.record.region_record import RegionRecord, check_image_id, record_digest
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.shard.writer import Repeat
@@ -32,6 +32,7 @@ MAX_ENTRY_BYTES = 64 * 2**20
 # A file of other content must not fill the memory with complaints.
 MAX_NAMELESS_ENTRIES = 10_000
 _SNIFFED_ENTRIES = 100
+Sides = tuple[int, int] | None
 
 
 class FeatureFile(ABC):
@@ -46,7 +47,8 @@ class FeatureFile(ABC):
         details: plain JSON values for the fingerprint: at least "classes" and "attributes" (where they come from, or
             `ABSENT`), "feature_dim", and "boxes" (the form they have in the file: "pixels", "normalised", ...); where
             the file has class probabilities "background" ("first", "last" or `ABSENT`: its place in each row) and
-            "num_classes" (foreground classes); "image_size": `ABSENT` where the file has none, and records have 1 x 1.
+            "num_classes" (foreground classes); where the file has no image sizes "image_size": `ABSENT` if boxes are
+            shares, and records have 1 x 1, or `FAR_EDGES` if boxes are pixels, see `far_edges`.
         letters: entries that `ids` cannot name: without a usable image id, or named by the file and not in it.
         names: of classes and of attributes in id order, in a file that has names in place of ids; else None.
         before_name: between the file and what it calls an entry, in a location.
@@ -54,6 +56,7 @@ class FeatureFile(ABC):
     """
 
     layout: str = ""
+    _dim: int | None = None  # set by the first entry
     before_name = ":"
     details: dict[str, Any]
     names: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None)
@@ -186,8 +189,8 @@ class FeatureFile(ABC):
         self._order = range(len(ids)) if in_order else array("q", sorted(range(len(ids)), key=ids.__getitem__))
 
     def _first_record(self, expected: str) -> RegionRecord:
-        """The first record with regions of the first 100 entries, to know the file by; settles the reading. Raises
-        ValueError when there is none."""
+        """The first record with regions of the first 100 entries, to know the file by; settles the reading and
+        fills `details` but for what is in few formats. Raises ValueError when there is none."""
         letter = self.letters[0] if self.letters else None
         first_error = f"{letter.location}: {letter.detail}" if letter else "holds no entry, there is nothing in it"
         found = None
@@ -208,7 +211,15 @@ class FeatureFile(ABC):
                 f"{self.path}: none of its first {_SNIFFED_ENTRIES} entries is one of {expected}: {first_error}"
             )
         self._look_around(found, spread_out(len(self._ids), but=entry))
+        self._dim = found.features.shape[1]
+        self.details = {"classes": ABSENT, "attributes": ABSENT, "feature_dim": self._dim, "boxes": "pixels"}
         return found
+
+    def _made(self, entry: int, sides: Sides, boxes: Any, features: Any, classes: Any, dtype: str) -> RegionRecord:
+        """The `region_record` of an entry; without height and width its photo ends where its boxes do."""
+        height, width = sides or far_edges(boxes)
+        classes = classes or without_classes(len(features))
+        return region_record(self._ids[entry].decode(), height, width, boxes, features, classes, dtype=dtype)
 
     def _look_around(self, first: RegionRecord, others: Sequence[int]) -> None:
         """Reads a few entries of the whole file besides the first, so that doubts do not rest on one image."""

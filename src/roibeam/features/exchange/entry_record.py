@@ -18,6 +18,7 @@ _BOX_SLACK_PX = 1.0  # boxes of the original lie in 0 .. width; published ports 
 _PROBABILITY_SLACK = 1e-3  # float32 softmax of 1601 classes, summed, or its float16 values
 _MAX_CLASSES = MAX_REGIONS + 1
 _LARGEST_SIDE = 2**31 - 1
+FAR_EDGES = "far edges"  # in place of the image size
 _LONGEST_NUMBER = 40  # characters
 _WHOLE = re.compile(r"([0-9]{1,10})(?:\.0{0,10})?", re.ASCII)  # pandas writes whole numbers as 314.0
 
@@ -224,6 +225,14 @@ def image_size(value_of: Callable[[str], Any], names: tuple[str, str]) -> tuple[
     """Height and width of a photo from the values of these two names."""
     height, width = (whole_number(value_of(name), name, 1, _LARGEST_SIDE) for name in names)
     return height, width
+
+
+def far_edges(boxes: np.ndarray) -> tuple[int, int]:
+    """Height and width of the smallest photo that boxes (K, 4) in pixels lie in, for a file that has none."""
+    far = boxes[:, 2:].max(axis=0, initial=1)
+    if not (far <= _LARGEST_SIDE).all():  # also NaN
+        raise EntryError("record", "bad value", f"boxes reach to {far.max()}")
+    return int(np.ceil(far[1])), int(np.ceil(far[0]))
 
 
 def region_record(

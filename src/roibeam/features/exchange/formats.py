@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self, cast
 
@@ -19,6 +20,8 @@ from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import name_hint
+
+_NUMBERED = re.compile(r"(?:.*[_/])?0*([0-9]+)", re.DOTALL)
 
 
 class FeatureFormat(ABC):
@@ -32,6 +35,7 @@ class FeatureFormat(ABC):
         why_suffix: why a file must have one of the suffixes; "" where it need not.
         is_file: whether a file is written, not a folder.
         goes_on: whether a stopped export can be gone on with.
+        numbered: whether images are named by the number that ends their ids; other ids stay.
         takes_empty: whether it has a place for records without regions; else they are left out.
         classes, attributes: names in id order that `write` uses, where files of the format have names; None for ids.
     """
@@ -43,6 +47,7 @@ class FeatureFormat(ABC):
     file: type[FeatureFile]
     why_suffix: str = ""
     is_file = goes_on = takes_empty = True
+    numbered = False
     classes: Sequence[str] | None = None
     attributes: Sequence[str] | None = None
 
@@ -76,12 +81,23 @@ class FeatureFormat(ABC):
             self._write(self._fitting(records, losses), aside, layout, losses)
         return {field: count for field, count in losses.items() if count}
 
+    def name_of(self, image_id: str) -> str:
+        """The id that an image has in the file: COCO_val2014_000000000042 is 42 in one that is `numbered`."""
+        found = _NUMBERED.fullmatch(image_id) if self.numbered else None
+        return found[1] if found else image_id
+
     def _fitting(self, records: Iterable[RegionRecord], losses: Counter[str]) -> Iterator[RegionRecord]:
+        names: set[str] = set()
         for record in records:
-            if record.num_regions or self.takes_empty:
-                yield record
-            else:
+            if not record.num_regions and not self.takes_empty:
                 losses[NO_REGIONS] += 1
+                continue
+            name = self.name_of(record.image_id)
+            if name in names:
+                raise ValueError(f"image id {record.image_id!r}: another one becomes {name} already; export them apart")
+            names |= {name} if self.numbered else set()
+            losses["image id"] += name != record.image_id
+            yield record if name == record.image_id else replace(record, image_id=name)
 
     @abstractmethod
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
@@ -104,12 +120,15 @@ class FeatureFormat(ABC):
 FORMATS: dict[str, str] = {
     "oscar-tsv": "roibeam.features.exchange.oscar_tsv",
     "butd-tsv": "roibeam.features.exchange.butd_tsv",
+    "captioning-folders": "roibeam.features.exchange.captioning_folders",
     "milvlg-npz": "roibeam.features.exchange.milvlg_npz",
     "mmf-npy": "roibeam.features.exchange.mmf_npy",
     "vlbert-zip": "roibeam.features.exchange.vlbert_zip",
     "vilbert-lmdb": "roibeam.features.exchange.vilbert_lmdb",
     "mmf-lmdb": "roibeam.features.exchange.mmf_lmdb",
     "uniter-lmdb": "roibeam.features.exchange.uniter_lmdb",
+    "array-h5": "roibeam.features.exchange.array_h5",
+    "captioning-h5": "roibeam.features.exchange.captioning_h5",
     "lxmert-h5": "roibeam.features.exchange.lxmert_h5",
     "webdataset": "roibeam.features.exchange.webdataset_tar",
     "parquet": "roibeam.features.exchange.parquet_shards",

@@ -26,7 +26,6 @@ from roibeam.features.exchange.entry_record import (
     float_array,
     id_array,
     image_size,
-    region_record,
     score_array,
     with_attributes,
     without_classes,
@@ -34,7 +33,6 @@ from roibeam.features.exchange.entry_record import (
 from roibeam.features.exchange.export_output import ContinuedFolder
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.npy_files import npz_bytes, npz_values, read_file
-from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
 _SUFFIX = ".npz"
@@ -46,21 +44,17 @@ class MilvlgNpz(ImageFolder):
     """A folder, opened; see `FeatureFile`."""
 
     suffix = _SUFFIX
-    _width: int | None = None
     _has_classes: bool | None = None  # None: set by the first file
 
     def _scan(self) -> None:
         super()._scan()
         record = self._first_record("a folder with an .npz per image (x, bbox, image_h, image_w)")
-        self._width = record.features.shape[1]
         info = npz_values(read_file(self.path / f"{record.image_id}{_SUFFIX}"), ("info",)).get("info", {})
         self._has_classes = self.layout == "milvlg" and "objects_id" in info
-        self.details = {
-            "classes": "info.objects_id" if self._has_classes else ABSENT,
-            "attributes": "info.attrs_id" if record.attribute_ids is not None else ABSENT,
-            "feature_dim": self._width,
-            "boxes": "pixels",
-        }
+        if self._has_classes:
+            self.details["classes"] = "info.objects_id"
+        if record.attribute_ids is not None:
+            self.details["attributes"] = "info.attrs_id"
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         values = npz_values(read_file(self.file_of(entry)), _NAMES)
@@ -73,12 +67,11 @@ class MilvlgNpz(ImageFolder):
         if self.layout and layout != self.layout:
             raise EntryError("decode", "another layout", f"is of layout {layout}, the first file is of {self.layout}")
         features = values["x"].T if layout == "openvqa" else values["x"]
-        features = float_array(features, "x", rows=len(boxes), columns=self._width)
+        features = float_array(features, "x", rows=len(boxes), columns=self._dim)
         sides = ("height", "width") if layout == "gqa" else ("image_h", "image_w")
         height, width = image_size(values.get, sides)
         classes = self._classes(values.get("info", {}), len(boxes))
-        image_id = self._ids[entry].decode("utf-8")
-        record = region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
+        record = self._made(entry, (height, width), boxes, features, classes, dtype)
         self.layout = self.layout or layout
         return record
 

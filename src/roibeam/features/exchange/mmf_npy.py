@@ -211,7 +211,8 @@ class MmfNpyFormat(FeatureFormat):
     is_file = False
 
     def looks_like(self, path: Path) -> bool:
-        return first_file(path, _SUFFIX, companion=_INFO_SUFFIX) is not None
+        others = first_file(path, ".npz")  # those of captioning have both
+        return others is None and first_file(path, _SUFFIX, companion=_INFO_SUFFIX) is not None
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
         """Features are float32, lossless from float16 and bfloat16."""

@@ -194,12 +194,11 @@ class OscarTsv(_JoinedTsv):
             "Oscar's or VinVL's (key, number of boxes, features; or key and JSON of features or objects)"
             + self._other_format()
         )
-        self.details = {
+        self.details |= {
             "layout": self.layout,
             "boxes": "normalised" if self._in_shares else "pixels",
             "classes": "class" if self._labels or self.layout == "predictions" else ABSENT,
             "attributes": ABSENT if record.attribute_ids is None else "attributes",
-            "feature_dim": record.features.shape[1],
             # Other ones beside the same features make another store.
             "beside": {path.name: sha256_of(path) for path in (labels, sizes) if path},
         } | ({"image_size": ABSENT} if self._in_shares else {})

@@ -13,7 +13,6 @@ Not held: the photo's height and width (boxes come back in a photo of 1 x 1 pixe
 image, and precision beyond float16: features to 11 bits, boxes to 1/2048 of the image.
 """
 
-import io
 import json
 import re
 import shutil
@@ -29,14 +28,13 @@ from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
     float32_array,
-    region_record,
     rows_of_classes,
     score_array,
 )
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.lmdb_files import DATA_FILE_NAME, LmdbFile, LmdbOutput, first_values
-from roibeam.features.exchange.npy_files import arrays_from_msgpack, arrays_to_msgpack, npz_values
+from roibeam.features.exchange.npy_files import arrays_from_msgpack, arrays_to_msgpack, npz_bytes, npz_values
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
@@ -60,7 +58,6 @@ class UniterLmdb(LmdbFile):
     list_key, suffix = KEY_LIST, _SUFFIX.encode()
     _columns: int | None = None
     _has_labels: bool | None = None
-    _width: int | None = None
 
     def _open(self) -> None:
         self.path = _database_folder(self.path)
@@ -73,17 +70,14 @@ class UniterLmdb(LmdbFile):
         counts = self._read_counts()
         key_list = self._read_key_list()
         record = self._first_record("UNITER's LMDB (features and norm_bb in msgpack or npz)")
-        self._width = record.features.shape[1]
         if isinstance(record.class_distribution, np.ndarray):
             self._columns = self._reading.num_columns(record.class_distribution)
-        self.details = {
+        self.details |= {
             "layout": self.layout,
             "boxes": "normalised",
             "image_size": ABSENT,
             "classes": "soft_labels" if self._has_labels else ABSENT,
-            "attributes": ABSENT,
             **self._reading.details(record),
-            "feature_dim": self._width,
             "key_list": key_list,
             "counts": counts,
         }
@@ -103,7 +97,7 @@ class UniterLmdb(LmdbFile):
         columns = 7 if isinstance(shares, np.ndarray) and shares.ndim == 2 and shares.shape[1] == 7 else 6
         boxes = np.ascontiguousarray(float32_array(shares, "norm_bb", columns=columns)[:, :4])
         rows = len(boxes)
-        features = self._reading.features(values["features"], "features", rows=rows, columns=self._width)
+        features = self._reading.features(values["features"], "features", rows=rows, columns=self._dim)
         scores = score_array(values["conf"], "conf", rows)
         classes = RegionClasses(np.zeros(rows, np.uint16), scores)
         if has_labels:
@@ -114,8 +108,7 @@ class UniterLmdb(LmdbFile):
         if boxes.size and not (boxes.min() >= -_SHARE_SLACK and boxes.max() <= 1 + _SHARE_SLACK):
             detail = f"norm_bb reaches from {boxes.min():.3g} to {boxes.max():.3g}, not 0 to 1"
             raise EntryError("record", "boxes outside the image", detail)
-        image_id = self._ids[entry].decode("utf-8")
-        record = region_record(image_id, 1, 1, boxes[:used], features[:used], classes, dtype=dtype)
+        record = self._made(entry, (1, 1), boxes[:used], features[:used], classes, dtype)
         if not self.layout and record.num_regions:
             self.layout, self._has_labels = layout, has_labels
         return record
@@ -229,7 +222,7 @@ class UniterLmdbFormat(FeatureFormat):
             ValueError: also for a feature that float16 cannot hold.
         """
         counts: dict[str, int] = {}
-        pack, ending = (_compressed, "_compressed") if layout == "compressed" else (arrays_to_msgpack, "")
+        pack, ending = (npz_bytes, "_compressed") if layout == "compressed" else (arrays_to_msgpack, "")
         inner = path / f"feat_{_WRITTEN_RULE}{ending}"
         for other in path.iterdir():
             if other != inner:  # a stopped export of another layout
@@ -265,12 +258,6 @@ def _float16_arrays(record: RegionRecord, losses: Counter[str]) -> dict[str, np.
     losses["boxes beyond float16"] += bool((boxes[:, :4].astype(np.float16).astype(np.float32) != shares).any())
     arrays = {"features": halves, "norm_bb": boxes.astype(np.float16), "conf": record.class_scores.astype(np.float16)}
     return arrays if rows is None else arrays | {"soft_labels": rows.astype(np.float16)}
-
-
-def _compressed(arrays: dict[str, np.ndarray]) -> bytes:
-    with io.BytesIO() as stream:
-        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-        return stream.getvalue()
 
 
 FORMAT = UniterLmdbFormat()

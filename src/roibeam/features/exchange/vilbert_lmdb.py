@@ -61,13 +61,11 @@ class VilbertLmdb(PickledEntries):
         rows = record.class_distribution
         if isinstance(rows, np.ndarray):
             self._widths["cls_prob"] = self._reading.num_columns(rows)
-        self.details = {
+        self.details |= {
             "layout": self.layout,
-            "boxes": "pixels",
             "classes": next((name for name in ("objects_id", "cls_prob") if name in self._has), ABSENT),
             "attributes": "attrs_id" if "attrs_id" in self._has else ABSENT,
             **self._reading.details(record),
-            "feature_dim": record.features.shape[1],
             "key_list": self.key_list,
         }
 

@@ -307,13 +307,11 @@ class VlbertZip(FeatureFile):
         record = self._first_record("VL-BERT's (a json with image_w, image_h, num_boxes, boxes, features)")
         self._widths["features"] = record.features.shape[1]
         has: frozenset[str] = self._has or frozenset()
-        self.details = {
+        self.details |= {
             "layout": self.layout,
-            "boxes": "pixels",
             "classes": "classes" if "classes" in has else ABSENT,
             "attributes": "attrs" if "attrs" in has else ABSENT,
             **self._reading.details(record),
-            "feature_dim": record.features.shape[1],
         }
 
     def _place(self, entry: int) -> str:

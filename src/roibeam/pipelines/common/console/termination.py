@@ -213,7 +213,7 @@ _KEPT = {
     "toyworld": "the pictures drawn so far stay; to go on",
     "demo": "the steps that are finished stay; to go on",
     "tables": "runs keep their newest checkpoints, and what is done stays; to go on",
-    "store export": "what is written stays beside its place, but of lxmert-h5; to go on",
+    "store export": "what is written stays beside its place, but of HDF5; to go on",
     "store repair": "the store is as it was, repaired shards stay beside it; to go on",
     "progress": "the run itself goes on; to look again",
     "leaks": "nothing is changed; again",

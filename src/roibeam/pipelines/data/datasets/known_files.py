@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS
@@ -37,9 +38,9 @@ _KNOWN = {
     "model": ("the folder of a model or a detector", "a detector's goes to --detector, a model's to --from"),
     "lmdb": ("an LMDB", f"if it holds features, {_FEATURES}"),
     "features": ("a file of region features", _FEATURES),
-    "one-array-h5": (
-        "an HDF5 file with one array for all images, as of bua-vqa (train36.hdf5) or VisDial",
-        "formats that are read have an entry for each image: give the TSV that it was made from, or write lxmert-h5",
+    "other-h5": (
+        "an HDF5 file of arrays with other names than those of features",
+        "`roibeam store import` reads image_features with image_bb (bua-vqa), and features with image_ids (VisDial)",
     ),
     "oscar-features": ("a feature file of Oscar or VinVL", _FEATURES),
     "oscar-labels": (
@@ -151,17 +152,9 @@ def json_kind(path: str) -> str:
 
 def _binary_kind(path: str, head: bytes) -> str:
     if head.startswith(_HDF5):
-        import h5py  # takes a tenth of a second
+        from roibeam.features.exchange.h5_files import OTHER_H5, h5_kind  # takes a tenth of a second
 
-        from roibeam.features.exchange.lxmert_h5 import H5_ERRORS, is_hard, member_kind
-
-        try:
-            with h5py.File(path, "r") as file:
-                names = [name for name in file.id if is_hard(file.id, name)]
-                has_groups = any(member_kind(file.id, name) == h5py.h5o.TYPE_GROUP for name in names)
-        except H5_ERRORS:
-            return "features"
-        return "features" if has_groups or not names else "one-array-h5"
+        return OTHER_H5 if h5_kind(Path(path)) == OTHER_H5 else "features"
     if head.startswith(_PICKLES):
         return "refcoco" if b"ref_id" in head else "weights"
     if _SAFETENSORS.match(head) or (head.startswith(b"PK\x03\x04") and b"/data.pkl" in head):  # torch's first member

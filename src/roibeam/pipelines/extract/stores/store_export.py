@@ -191,29 +191,30 @@ class _Check:
             file.use_names(found.classes, found.attributes)
             self.layout = file.layout
             self.report = self.report or CheckReport(file.layout, file.details)
-            sized = file.details.get("image_size") != ABSENT
+            size = file.details.get("image_size")
+            ids = {found.name_of(image_id): image_id for image_id in store.ids()} if found.numbered else {}
             with Progress("reading back", file.num_entries, RECORDS) as progress:
                 for outcome in self.report.watch(file.outcomes("float32")):
                     if isinstance(outcome, RegionRecord):
                         progress.one_more()
-                        kept = store.get(outcome.image_id, copy=False, check=True)
-                        _compare(kept, outcome, self.found, sized=sized)
+                        image_id = ids.get(outcome.image_id, outcome.image_id)
+                        _compare(store.get(image_id, copy=False, check=True), outcome, self.found, size=size)
                     elif isinstance(outcome, DeadLetter):
                         _note(self.found, f"{outcome.location}: {outcome.detail}")
         return self.found.records - before
 
 
-def _compare(kept: RegionRecord, written: RegionRecord, read_back: ReadBack, *, sized: bool) -> None:
-    """Args: sized: False for a format that has no image sizes, whose boxes come back in an image of 1 x 1."""
+def _compare(kept: RegionRecord, written: RegionRecord, read_back: ReadBack, *, size: str | None) -> None:
+    """Args: size: of `FeatureFile.details`; for a format without image sizes `ABSENT` or `FAR_EDGES`."""
     read_back.records += 1
-    same_size = not sized or (kept.height, kept.width) == (written.height, written.width)
+    same_size = size is not None or (kept.height, kept.width) == (written.height, written.width)
     if not same_size or kept.features.shape != written.features.shape:
         _note(read_back, f"{kept.image_id!r}: image size, number of regions or feature width differs")
         return
     read_back.same_classes += np.array_equal(kept.class_ids, written.class_ids)
     if not kept.num_regions:
         return
-    sides = np.array([1, 1] if sized else [kept.width, kept.height], np.float32)
+    sides = np.array([kept.width, kept.height] if size == ABSENT else [1, 1], np.float32)
     box_error = float(np.abs(kept.boxes - written.boxes * np.tile(sides, 2)).max())
     read_back.box_error_px = max(read_back.box_error_px, box_error)
     features = kept.features.astype(np.float32)
