@@ -14,8 +14,8 @@ from exchange_examples import Runs, letters, measured, outcomes, records
 from refusals import refused
 
 from roibeam.features.exchange.array_h5 import FORMAT as ARRAY
-from roibeam.features.exchange.captioning_folders import FORMAT as FOLDERS
-from roibeam.features.exchange.captioning_h5 import FORMAT as M2
+from roibeam.features.exchange.captioning import FOLDERS
+from roibeam.features.exchange.captioning import H5 as M2
 from roibeam.features.exchange.entry_record import far_edges
 from roibeam.features.exchange.formats import FORMATS, FeatureFormat, format_named, recognise
 from roibeam.features.exchange.lxmert_h5 import FORMAT as LXMERT

@@ -116,11 +116,11 @@ class FeatureFormat(ABC):
         return layout or self.layouts[0]
 
 
-# Name -> module with `FORMAT`, in the order in which files are matched: those with slow imports come last.
+# Name -> module with `FORMAT`, or with what stands after a colon, in the order in which files are matched: those with slow imports come last.
 FORMATS: dict[str, str] = {
     "oscar-tsv": "roibeam.features.exchange.oscar_tsv",
     "butd-tsv": "roibeam.features.exchange.butd_tsv",
-    "captioning-folders": "roibeam.features.exchange.captioning_folders",
+    "captioning-folders": "roibeam.features.exchange.captioning:FOLDERS",
     "milvlg-npz": "roibeam.features.exchange.milvlg_npz",
     "mmf-npy": "roibeam.features.exchange.mmf_npy",
     "vlbert-zip": "roibeam.features.exchange.vlbert_zip",
@@ -128,7 +128,7 @@ FORMATS: dict[str, str] = {
     "mmf-lmdb": "roibeam.features.exchange.mmf_lmdb",
     "uniter-lmdb": "roibeam.features.exchange.uniter_lmdb",
     "array-h5": "roibeam.features.exchange.array_h5",
-    "captioning-h5": "roibeam.features.exchange.captioning_h5",
+    "captioning-h5": "roibeam.features.exchange.captioning:H5",
     "lxmert-h5": "roibeam.features.exchange.lxmert_h5",
     "webdataset": "roibeam.features.exchange.webdataset_tar",
     "parquet": "roibeam.features.exchange.parquet_shards",
@@ -142,7 +142,8 @@ def format_named(name: str) -> FeatureFormat:
         known = _known_as(name)
         hint = f"give {'; or '.join(known)}" if known else name_hint(name, FORMATS)
         raise ValueError(f"no feature file format is called {name!r}; {hint}")
-    return cast(FeatureFormat, importlib.import_module(FORMATS[name]).FORMAT)
+    module, _, attribute = FORMATS[name].partition(":")
+    return cast(FeatureFormat, getattr(importlib.import_module(module), attribute or "FORMAT"))
 
 
 def _known_as(name: str) -> list[str]:
