@@ -69,7 +69,7 @@ def search_store(request: SearchRequest) -> SearchResult:
         if request.model is None:
             hits, by, searched = *_by_vector(request, store, notes), len(store)
         else:
-            ids = list(store.ids()) if request.among is None else _by_words(store, request.text, request.among, notes)
+            ids = list(store.ids()) if request.among is None else photos_by_words(store, request.text, request.among, notes)
             from roibeam.pipelines.analysis.sentence_scores import match_scores
 
             scores = match_scores(request, run, store, ids, notes)
@@ -190,7 +190,7 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
 
 
-def _by_words(store: FeatureStore, text: str, count: int, notes: list[str]) -> list[str]:
+def photos_by_words(store: FeatureStore, text: str, count: int, notes: list[str]) -> list[str]:
     """Photos whose captions and class names share the most and rarest words with a sentence, in the store's order."""
     words, places = sorted(_words(text)), {each: place for place, each in enumerate(store.ids())}
     has_PW = np.zeros((len(places), len(words)), bool)
