@@ -44,6 +44,7 @@ from roibeam.pipelines.training.run_folder.folder import saved_config
 _INDEX_FROM = 100_000  # photos above which an index is advised
 _BOXES, _CLASSES = 6, 4  # of a photo that are drawn, and named
 _FOUND, _OTHER = "#d55e00", "#2a78c8"
+_STYLE = ".summary { overflow-wrap: anywhere; }"
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ def _write_page(path: Path, result: SearchResult, store: FeatureStore, photos: s
 
     jpegs = stored_photos([store], {row["image_id"]: 0 for row in result.found}, photos)
     summary = f"The best of {plural(result.searched, 'photo')} for: {result.query}."
-    parts = [page_start("Search", summary, *result.notes, style=CANVAS_STYLE)]
+    parts = [page_start("Search", summary, *result.notes, style=CANVAS_STYLE + _STYLE)]
     parts += [banner_html(warning_of_store(store.manifest)), '<div class="photos">\n']
     for row in result.found:
         meta, (jpeg, why), boxes = store.meta(row["image_id"]), jpegs[row["image_id"]], []
