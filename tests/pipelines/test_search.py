@@ -32,7 +32,9 @@ def captioned(pictures: Pictures, tiny_network: tuple[str, ...], tmp_path_factor
     """The pictures' store with their captions and features of whole photos, and a run of two steps on it."""
     folder = tmp_path_factory.mktemp("captioned")
     store = folder / "store"
-    command("extract", pictures.photos, store, *tiny_network, "--captions", pictures.captions, "--image-feature", "region")
+    command(
+        "extract", pictures.photos, store, *tiny_network, "--captions", pictures.captions, "--image-feature", "region"
+    )
     asked = ("--store", store, "--captions", pictures.captions, "--steps", 2, "--batch-size", 4, *TINY_SIZES)
     for system in ("imagebert", "vlbert"):
         command("pretrain", folder / system, "--system", system, *asked, "--device", "cpu", "--threads", 1)
@@ -57,7 +59,10 @@ def vectors_of(store: Path) -> tuple[list[tuple[str, int]], np.ndarray]:
 
 
 def test_a_run_of_retrieval_ranks_as_predict_does(
-    roibeam: Cli, world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    roibeam: Cli,
+    world: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     """Guards the only other way to these scores; needs no data of the task, and no other task is taken for it."""
     store, data = world
@@ -68,7 +73,9 @@ def test_a_run_of_retrieval_ranks_as_predict_does(
     ok(roibeam(*predict, "--out", tmp_path / "scores.npy"))
     ids = json.loads((tmp_path / "scores.npy.ids.json").read_text())
     images = json.loads((data / "dataset_flickr30k.json").read_text())["images"]
-    texts = {f"{image['imgid']}#{place}": each["raw"] for image in images for place, each in enumerate(image["sentences"])}
+    texts = {
+        f"{image['imgid']}#{place}": each["raw"] for image in images for place, each in enumerate(image["sentences"])
+    }
     for caption, expected in zip(ids["captions"], np.load(tmp_path / "scores.npy"), strict=True):
         rows = found(roibeam, store, texts[caption], "--model", tmp_path / "run", "--top", 16)
         assert [row["rank"] for row in rows] == [*range(1, 17)]
@@ -76,14 +83,21 @@ def test_a_run_of_retrieval_ranks_as_predict_does(
         np.testing.assert_allclose([scores(rows)[image] for image in ids["images"]], expected, atol=1e-5)
     monkeypatch.setattr("roibeam.pipelines.analysis.search.predicts_pairs", lambda found: False)  # as of another task
     said = refused(roibeam("search", store, "a dog", "--model", tmp_path / "run"))
-    assert "learned retrieval, which scores no sentence with a photo; name a run of finetune --task retrieval" in said
+    assert (
+        "learned retrieval, which scores no sentence with stored features; name a run of finetune --task retrieval"
+        in said
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in WITHOUT_MATCH])
 def test_pretrained_models_score_as_their_evaluation_does(name: str, tokenizer: Any) -> None:  # noqa: F811
     """Guards the samples of an evaluation that are scored by the engine of `predict`, for every system."""
     model, store = build(name), make_store()
-    samples, ids, text = EvaluationSamples(model.config, tokenizer, num_classes=3), [f"image-{number}" for number in range(6)], "a cat"
+    samples, ids, text = (
+        EvaluationSamples(model.config, tokenizer, num_classes=3),
+        [f"image-{number}" for number in range(6)],
+        "a cat",
+    )
     groups = [TaskGroup(each, (each,), (text_row(text),)) for each in ids]
     batches: Any = SampleBatches(samples, store)
     batches.num_regions = lambda group: store[group.images[0]].num_regions

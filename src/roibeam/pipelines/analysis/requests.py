@@ -246,4 +246,3 @@ class SearchRequest:
     )] = None  # fmt: skip
     batch_size: Annotated[int, option("How many photos are scored at once.", "N", SPEED, min=1)] = 64
     device: Device = "auto"
-    threads: Threads = None

@@ -36,7 +36,7 @@ from roibeam.pipelines.data.captions.caption_files import read_annotations
 from roibeam.pipelines.extract.one_photo import not_there
 from roibeam.pipelines.extract.store_page import config_part, warning_of_store
 from roibeam.pipelines.finetuning.run.finetune_request import best_of_seeds
-from roibeam.pipelines.finetuning.run.predict_request import FINETUNING, predicts_pairs, task_checkpoint
+from roibeam.pipelines.finetuning.run.predict_request import FINETUNING, predicts_pairs, reads_photos, task_checkpoint
 from roibeam.pipelines.training.model_files.model_folder import FoundModel, model_folder
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.run_folder.folder import saved_config
@@ -70,7 +70,11 @@ def search_store(request: SearchRequest) -> SearchResult:
         if request.model is None:
             hits, by, searched = *_by_vector(request, store, notes), len(store)
         else:
-            ids = list(store.ids()) if request.among is None else photos_by_words(store, request.text, request.among, notes)
+            ids = (
+                list(store.ids())
+                if request.among is None
+                else photos_by_words(store, request.text, request.among, notes)
+            )
             from roibeam.pipelines.analysis.sentence_scores import match_scores
 
             scores = match_scores(request, run, store, ids, notes)
@@ -147,11 +151,11 @@ def _checked_model(model: Path) -> tuple[FoundModel, bool]:
     if not (config / "state.json").is_file() or saved_config(config)["task"].get("kind") != FINETUNING:
         return found, False
     found = task_checkpoint(model)
-    if not predicts_pairs(found):
-        task = saved_config(found.source.parent)["task"]["task"]
+    if not predicts_pairs(found) or reads_photos(found):
+        learned = f"{saved_config(config)['task']['task']}{' from photos' if reads_photos(found) else ''}"
         raise ValueError(
-            f"--model {model}: learned {task}, which scores no sentence with a photo; name a run of finetune --task "
-            f"retrieval, or of pretrain with a match head"
+            f"--model {model}: learned {learned}, which scores no sentence with stored features; name a run of "
+            f"finetune --task retrieval on a store, or of pretrain with a match head"
         )
     return found, True
 
@@ -196,7 +200,7 @@ def photos_by_words(store: FeatureStore, text: str, count: int, notes: list[str]
     words, places = sorted(_words(text)), {each: place for place, each in enumerate(store.ids())}
     has_PW = np.zeros((len(places), len(words)), bool)
     for row in read_annotations(store):
-        own = _words(" ".join(row.captions))
+        own = _words(" ".join((*row.captions, *row.labels)))
         has_PW[places[row.image_id]] = [word in own for word in words]
     classes = store.manifest.classes or () if has_classes(store.fingerprint) else ()
     named_CW = np.array([[word in _words(name) for word in words] for name in classes], bool)
@@ -212,10 +216,13 @@ def photos_by_words(store: FeatureStore, text: str, count: int, notes: list[str]
     return [ids[place] for place in kept]
 
 
-def _name(store: FeatureStore, meta: RegionMeta, region: int) -> str:
-    """Class of a region; its number in a store without classes."""
-    classes = store.manifest.classes
-    return name_of(int(meta.class_ids[region]), classes, "class") if has_classes(store.fingerprint) else str(region)
+def _names(store: FeatureStore, meta: RegionMeta, found: int | None, most: int) -> dict[str, int]:
+    """Best region of each class, by its name, the region found first; numbers in a store without classes."""
+    best: dict[str, int] = {}
+    for region in ([] if found is None else [found]) + strongest(meta.class_scores, meta.num_regions):
+        name = name_of(int(meta.class_ids[region]), store.manifest.classes, "class")
+        best.setdefault(name if has_classes(store.fingerprint) else str(region), region)
+    return dict(list(best.items())[:most])
 
 
 def _described(store: FeatureStore, hits: list[Hit]) -> Iterator[dict[str, Any]]:
@@ -224,8 +231,7 @@ def _described(store: FeatureStore, hits: list[Hit]) -> Iterator[dict[str, Any]]
     captions = {row.image_id: row.captions for row in read_annotations(store) if row.image_id in wanted}
     for rank, hit in enumerate(hits, start=1):
         meta, region = store.meta(hit.image_id), None if hit.region == WHOLE else hit.region
-        best = strongest(meta.class_scores, _CLASSES) if region is None else [region]
-        names = ", ".join(dict.fromkeys(_name(store, meta, each) for each in best))
+        names = ", ".join(_names(store, meta, region, _CLASSES if region is None else 1))
         yield {
             "rank": rank, "score": hit.score, "image_id": hit.image_id, "region": region,
             "class": names if has_classes(store.fingerprint) else None,
@@ -234,7 +240,7 @@ def _described(store: FeatureStore, hits: list[Hit]) -> Iterator[dict[str, Any]]
 
 
 def _write_page(path: Path, result: SearchResult, store: FeatureStore, photos: str | None) -> None:
-    """Writes the page, whole or not at all: each photo, or a grey sheet, with its best boxes and the region found."""
+    """Writes the page, whole or not at all: photos or grey sheets with the best box of each class and what was found."""
     from roibeam.pipelines.data.batches.image_batch import stored_photos
 
     jpegs = stored_photos([store], {row["image_id"]: 0 for row in result.found}, photos)
@@ -243,11 +249,10 @@ def _write_page(path: Path, result: SearchResult, store: FeatureStore, photos: s
     parts += [banner_html(warning_of_store(store.manifest)), '<div class="photos">\n']
     for row in result.found:
         meta, (jpeg, why), boxes = store.meta(row["image_id"]), jpegs[row["image_id"]], []
-        found = [] if row["region"] is None else [row["region"]]
-        for region in dict.fromkeys([*found, *strongest(meta.class_scores, _BOXES)]):
+        for name, region in _names(store, meta, row["region"], _BOXES).items():
             x1, y1, x2, y2 = meta.boxes[region].tolist()
             colour, line = (_FOUND, 3.0) if region == row["region"] else (_OTHER, 1.75)
-            boxes.append(DrawnBox((x1, y1, x2, y2), colour, _name(store, meta, region), line=line))
+            boxes.append(DrawnBox((x1, y1, x2, y2), colour, name, line=line))
         words = f"{row['rank']}: {row['score']:.3f}"
         canvas = box_canvas(boxes, (meta.height, meta.width), jpeg, description=f"{words}, {row['image_id']}")
         lines = (words, row["caption"] or row["class"], jpeg is None and f"Photo not shown: {why}")

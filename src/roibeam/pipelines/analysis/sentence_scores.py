@@ -52,7 +52,7 @@ from roibeam.pipelines.training.model_files.model_folder import FoundModel
 from roibeam.pipelines.training.model_files.provenance import check_feature_space, check_tokenizer
 from roibeam.pipelines.training.model_files.tokenizer import EncodedCaption, load_tokenizer
 
-_LABELS = ("text_labels", "region_targets", "region_target_mask", "match_labels")  # nothing is learned
+_UNREAD = ("text_labels", "region_targets", "region_target_mask", "match_labels")  # nothing is learned
 logger = logging.getLogger(__name__)
 
 
@@ -65,8 +65,6 @@ def match_scores(
         run: checkpoint of a run of retrieval; None for a pre-trained model.
         notes: gets more.
     """
-    if request.threads is not None:
-        torch.set_num_threads(request.threads)
     chosen = choose_device(request.device)
     logger.info("%s", chosen.words)
     device, network = torch.device(chosen.name), cast(Any, None)
@@ -79,8 +77,6 @@ def match_scores(
                 trained = TrainedTask.read(run, Path())
                 notes += check_feature_space(run, store)
                 network, batches = trained.network.module, trained.batches(store, trained.tokenizer())
-                if trained.photos is not None:
-                    raise ValueError(f"--model {request.model}: reads photos; fine-tune on a store of its encoder")
             batches.check(groups[0])
             every = np.arange(len(groups))
             plan = plan_pairs(batches, groups[:1], groups, [FoldPairs(every[:1], every, every[:1])])
@@ -94,13 +90,9 @@ def match_scores(
 
 
 def _pretrained(
-    request: SearchRequest,
-    store: FeatureStore,
-    ids: Sequence[str],
-    scratch: Path,
-    device: torch.device,
+    request: SearchRequest, store: FeatureStore, ids: Sequence[str], scratch: Path, device: torch.device,
     notes: list[str],
-) -> tuple[MatchModel, GroupBatches]:
+) -> tuple[MatchModel, GroupBatches]:  # fmt: skip
     found = load_model_or_joint(str(request.model))
     model = pretraining_model(found, named=f"--model {request.model}", verb="search with")
     notes += [*found.changes, *check_feature_space(found, store)]
@@ -137,7 +129,8 @@ class SampleBatches:
 
     def images(self, groups: Sequence[TaskGroup]) -> VLBatch:
         images = self._samples.images([self._read(each.images[0]) for each in groups])
-        return replace(images, draw_seeds=(), **dict.fromkeys(_LABELS))
+        nothing: dict[str, Any] = dict.fromkeys(_UNREAD)
+        return replace(images, draw_seeds=(), **nothing)
 
 
 def sentence_vector(request: SearchRequest, store: FeatureStore) -> tuple[np.ndarray, str]:

@@ -175,7 +175,7 @@ def _build(file: Path, store: FeatureStore, which: str) -> dict[str, Any]:
     lists = max(1, min(round(total**0.5), total // _LEAST_OF_LIST))
     step, parts, before = max(1, total // (_SAMPLE_OF_LIST * lists)), list[np.ndarray](), 0
     for _, _, numbers, vectors in _vectors(scanned(store, "drawing a sample"), which):
-        parts.append(vectors[-before % step :: step])
+        parts.append(vectors[-before % step :: step].copy())  # a view would keep them all
         before += len(numbers)
     if not parts:
         raise ValueError(f"{store.path} has no vectors of {which}")
