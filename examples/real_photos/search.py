@@ -27,7 +27,7 @@ SCORE, ALL_OF_IT = 0.25, ("photo", "cell")  # of a box that is drawn; classes th
 
 
 def search(run, store, data, sentences):
-    """The names of the best test photos for each sentence, best first: `roibeam search` scores all photos of the store."""
+    """The names of the best test photos for each sentence, best first; `roibeam search` scores all photos."""
     with FeatureStore(store) as opened:
         images, count = StoreImages(opened), len(opened)
         names = {images.id_of(each.image): each.image for each in read_captioned(data, "test")[0]}

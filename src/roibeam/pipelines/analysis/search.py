@@ -240,7 +240,7 @@ def _described(store: FeatureStore, hits: list[Hit]) -> Iterator[dict[str, Any]]
 
 
 def _write_page(path: Path, result: SearchResult, store: FeatureStore, photos: str | None) -> None:
-    """Writes the page, whole or not at all: photos or grey sheets with the best box of each class and what was found."""
+    """Writes the page, whole or not at all: photos or grey sheets with the best box of each class and the found one."""
     from roibeam.pipelines.data.batches.image_batch import stored_photos
 
     jpegs = stored_photos([store], {row["image_id"]: 0 for row in result.found}, photos)
