@@ -144,6 +144,8 @@ def test_rare_words_choose_photos_by_the_names_of_classes(world: tuple[Path, Pat
     )
     assert notes[0].startswith("chose 4 of 16 photos by words of captions and class names: 3 (")
     assert notes[0].endswith("class (16)")
+    with FeatureStore(world[0]) as store:
+        assert photos_by_words(store, "a 3", 16, []) == [each for each in counts if 3 in store.meta(each).class_ids]
 
 
 def test_a_model_without_a_match_head_is_refused(roibeam: Cli, captioned: Path) -> None:

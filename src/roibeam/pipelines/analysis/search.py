@@ -210,7 +210,7 @@ def photos_by_words(store: FeatureStore, text: str, count: int, notes: list[str]
         raise ValueError(f"--among: no caption and no class name in {store.path} has a word of it; leave it out")
     photos_W = has_PW.sum(axis=0)
     scores = has_PW @ np.log(1 + len(places) / np.maximum(photos_W, 1))
-    kept, ids = np.sort(np.argsort(-scores, kind="stable")[:count]), list(places)
+    kept, ids = np.sort(np.argsort(-scores, kind="stable")[: min(count, np.count_nonzero(scores))]), list(places)
     used = ", ".join(f"{word} ({number:,})" for word, number in zip(words, photos_W, strict=True) if number)
     notes.append(f"chose {len(kept):,} of {plural(len(ids), 'photo')} by words of captions and class names: {used}")
     return [ids[place] for place in kept]
