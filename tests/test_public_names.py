@@ -43,10 +43,10 @@ NAMES = {
     "roibeam.pipelines": """
         AttentionRequest EvaluateRequest EvaluationConfig ExtractRequest FinetuneRequest LoadedTaskModel OwnTask
         PredictRequest PretrainRequest ProbeRequest RequestedData RequestedDetector RequestedEncoder RequestedImages
-        RequestedModel RequestedRecords RequestedStage RequestedTraining RunOptions TableRow TaskAnswer
+        RequestedModel RequestedRecords RequestedStage RequestedTraining RunOptions SearchRequest TableRow TaskAnswer
         analyse_attention evaluate export_store import_features label_task load_joint load_model load_official_joint
         load_task_model photo_inputs read_bert run_extract run_finetuning run_prediction run_pretraining run_stages
-        save_joint save_official_joint
+        save_joint save_official_joint search_store
         start_from_bert write_probe write_world
     """,
 }

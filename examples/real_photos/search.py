@@ -1,16 +1,15 @@
-"""Searches photos by sentences with a model that `roibeam finetune --task retrieval` trained, and draws what it found
-as boxes: photos of others are not ours to show.
+"""Searches test photos by sentences with `roibeam search`, and draws what it found as boxes: photos of others are not
+ours to show.
 
     python examples/real_photos/search.py RUN STORE DATA found.svg "a dog runs through water" "two men on a roof"
 
-It asks the photos of the split test of DATA, a folder of `prepare.py`.
+It shows photos of the split test of DATA, a folder of `prepare.py`. For photos of your own, `roibeam search --html`.
 """
 
 import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import textwrap
 from html import escape
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.data.datasets.karpathy import KARPATHY, read_captioned
+from roibeam.pipelines.data.datasets.karpathy import read_captioned
 from roibeam.pipelines.finetuning.run.task_data import StoreImages
 
 SIDE, GAP, LINE = 200, 16, 16  # pixels: of a photo's frame, between frames, of a line of text
@@ -28,21 +27,17 @@ SCORE, ALL_OF_IT = 0.25, ("photo", "cell")  # of a box that is drawn; classes th
 
 
 def search(run, store, data, sentences):
-    """The names of the best photos for each sentence, best first. The captions of each photo are replaced by one of the
-    sentences: `roibeam predict` scores each sentence with every photo."""
-    photos = [each.image for each in read_captioned(data, "test")[0]]
-    images = [
-        {"filename": f"{photo}.jpg", "imgid": row, "split": "test", "sentences": [
-            {"raw": sentences[row % len(sentences)], "tokens": [], "sentid": row}
-        ]}
-        for row, photo in enumerate(photos)
-    ]  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, KARPATHY[-1]).write_text(json.dumps({"images": images}), "utf-8")
-        words = ("--store", store, "--data", folder, "--split", "test", "--out", f"{folder}/scores.npy")
-        subprocess.run([sys.executable, "-m", "roibeam", "predict", run, *words], check=True)
-        scores = np.load(f"{folder}/scores.npy")
-    return [[photos[place] for place in np.argsort(-scores[row])[:FOUND]] for row in range(len(sentences))]
+    """The names of the best test photos for each sentence, best first; `roibeam search` scores all photos."""
+    with FeatureStore(store) as opened:
+        images, count = StoreImages(opened), len(opened)
+        names = {images.id_of(each.image): each.image for each in read_captioned(data, "test")[0]}
+    found = []
+    for sentence in sentences:
+        command = [sys.executable, "-m", "roibeam", "search", store, sentence, "--model", run, "--top", str(count)]
+        done = subprocess.run([*command, "--json"], check=True, stdout=subprocess.PIPE, text=True)
+        best = [each["image_id"] for each in json.loads(done.stdout.splitlines()[-1])["found"]]
+        found.append([names[each] for each in best if each in names][:FOUND])
+    return found
 
 
 def frame(record, classes, caption, left, top):

@@ -173,7 +173,7 @@ def test_vilbert_reads_a_text_once_and_says_the_same(tokenizer: Any) -> None:
     with torch.inference_mode():
         read = quick.read(texts)
         for number in range(3):
-            image = samples.image(make_record("x", number, 4 + number))
+            image = samples.images([make_record("x", number, 4 + number)])
             found, expected = quick.score(read, image), whole.score(whole.read(texts), image)
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
             assert len(set(found.tolist())) == len(WORDS)
@@ -273,7 +273,7 @@ def test_the_best_regions_are_kept(tokenizer: Any) -> None:
     record = make_record("a", 3, 5)
     samples = EvaluationSamples(build("ViLBERT").config, tokenizer, num_classes=3, max_regions=2)
     kept = sorted(np.argsort(-record.class_scores)[:2])
-    np.testing.assert_array_equal(samples.image(record).region_boxes[0].numpy(), record.boxes[kept])
+    np.testing.assert_array_equal(samples.images([record]).region_boxes[0].numpy(), record.boxes[kept])
 
 
 def test_figures_are_means_over_what_was_predicted(tokenizer: Any) -> None:

@@ -140,8 +140,8 @@ def test_batches_and_what_was_kept_change_no_feature(made: PhotoStore, tmp_path:
         photos.read = lambda place: (calls.append(place.image_id), read(place))[1]  # type: ignore[method-assign]
         features = PhotoFeatures(joint, photos, scratch=tmp_path, device=torch.device("cpu"))
         samples = EvaluationSamples(joint.model.config, TOKENIZER, num_classes=NUM_CLASSES, features=features)
-        image = samples.image(store[image_id(2)])
-        again = samples.image(store[image_id(2)])
+        image = samples.images([store[image_id(2)]])
+        again = samples.images([store[image_id(2)]])
         corpus = Corpus(store, CaptionTable(list(store.ids()), made.rows()))
         hidden = samples.batch([samples.masked(corpus, 2, np.random.default_rng(number)) for number in range(6)])
     assert torch.equal(image.region_features, again.region_features)

@@ -72,6 +72,9 @@ def written(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tiny_net
     command("pretrain", out / "pixels", *told, "--system", "vlbert", "--end-to-end", "--detector", "toy", "--device",
             "cpu", "--steps", 2, "--inspect-batch", 2, "--skip-missing-photos")  # fmt: skip
     _predict(out)
+    long = "a_photo_with_a_rather_long_sentence_that_cannot_be_broken_anywhere_0123456789_0123456789"
+    command("search", out / "store", long, "--model", out / "run", "--html", out / "found.html")
+    command("search", out / "few", "--region", "sample_00001:0", "--html", out / "regions.html")
     for other, page in (("few", "differ.html"), ("store", "equal.html")):
         # Stores may differ, which is exit code 1.
         assert run_roibeam("store", "diff", out / "store", out / other, "--html", out / page) in (0, 1)

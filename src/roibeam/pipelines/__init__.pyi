@@ -5,6 +5,8 @@ from .analysis.probe_request import write_probe as write_probe
 from .analysis.requests import AttentionRequest as AttentionRequest
 from .analysis.requests import EvaluateRequest as EvaluateRequest
 from .analysis.requests import ProbeRequest as ProbeRequest
+from .analysis.requests import SearchRequest as SearchRequest
+from .analysis.search import search_store as search_store
 from .data.batches.image_batch import photo_inputs as photo_inputs
 from .data.datasets.tables import TableRow as TableRow
 from .extract.beam_extraction import run_extract as run_extract

@@ -512,6 +512,22 @@ class VisionBackbone:
             vectors = self._map(found, sides).mean(dim=(2, 3))
         return vectors.float()
 
+    def text_vectors(self, texts: Sequence[str]) -> Tensor:
+        """(n, D) float32 of n texts, in the space of the "projection" of photos. Raises ValueError for a network
+        without one, or without the tokenizer's files."""
+        from transformers import AutoTokenizer
+
+        if self._part != "projection" or not hasattr(self._network, "get_text_features"):
+            raise ValueError(f"{self._name}: has vectors of photos alone; texts have some beside #projection")
+        folder, longest = model_folder(self._model), self._network.config.get_text_config().max_position_embeddings
+        padding = "max_length" if self._network.config.model_type.startswith("siglip") else True  # as it was trained
+        options: dict[str, Any] = {"padding": padding, "truncation": True, "max_length": longest}
+        with inside_transformers(self._model), torch.inference_mode():
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            inputs = tokenizer(list(texts), return_tensors="pt", **options).to(self._device)
+            found: Tensor = self._network.get_text_features(**inputs)["pooler_output"]
+        return found.float()
+
     @cached_property
     def _digest(self) -> str:
         """Of the weights that are read: no text tower, and no pooler of tokens."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from roibeam.messages import check_lists
 from roibeam.pipelines.common.console.request_options import (
+    DETECTOR,
     INPUT,
     MODEL,
     OUTPUT,
@@ -182,7 +183,7 @@ class ProbeRequest(DetectorOptions, CheckpointOptions):
         "Number of a region to hide and to let the model guess; may be given again.", "N", QUESTION, min=0,
         default="the five best regions",
     )] = None  # fmt: skip
-    top: Annotated[int, option("Show the N best guesses.", "N", QUESTION, min=1, max=20)] = 5
+    top: Annotated[int, option("Show the N best guesses, at most 20.", "N", QUESTION, min=1)] = 5
     layer: Annotated[int | None, option(
         "Layer whose attention is drawn.", "N", QUESTION, min=1, default="the last", advanced=True,
     )] = None  # fmt: skip
@@ -197,3 +198,51 @@ class ProbeRequest(DetectorOptions, CheckpointOptions):
 
     def __post_init__(self) -> None:
         check_lists(self, "set")
+        if not 1 <= self.top <= 20:
+            raise ValueError(f"--top {self.top}: a picture has room for 1 to 20 guesses")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRequest:
+    """Request of `roibeam search`: a store, and a sentence, a region or a photo to look for; see `search_store`."""
+
+    store: Annotated[Path, argument("STORE", "Folder of the store whose photos are searched.")]
+    text: Annotated[str, argument("TEXT", 'A sentence: "a dog on a beach".')] = ""
+    model: Annotated[str | None, option(
+        "Run that scores the sentence with each photo: of finetune --task retrieval, or of pretrain with a match head.",
+        "MODEL", MODEL, default="the text network of the store's vectors", convert=named_step,
+    )] = None  # fmt: skip
+    among: Annotated[int | None, option(
+        "Score only the N photos whose captions and class names share most words with the sentence.", "N", QUESTION,
+        min=1, default="all",
+    )] = None  # fmt: skip
+    region: Annotated[str | None, option(
+        "Find the regions nearest to this one: number N of the image ID, as roibeam store show counts.", "ID:N",
+        QUESTION,
+    )] = None  # fmt: skip
+    photo: Annotated[Path | None, option(
+        "File of one photo. The photos nearest to it are found, by the store's own detector.", "FILE", INPUT,
+    )] = None  # fmt: skip
+    top: Annotated[int, option("Show the N best photos or regions.", "N", QUESTION, min=1)] = 10
+    index: Annotated[Path | None, option(
+        "Index of the vectors, for --region and --photo. Built if it is not there; needs faiss.", "FILE", SPEED,
+        default="every vector is compared",
+    )] = None  # fmt: skip
+    photos: Annotated[str | None, option(
+        "Folder of the photos. For the page, and for a model trained end to end.", "DIR", INPUT,
+        default="where the store says",
+    )] = None  # fmt: skip
+    html: Annotated[Path | None, option("Also write a page with the photos found.", "FILE")] = None
+    detector: Annotated[str | None, option(
+        "With --photo, detector of another library, as roibeam extract had it, or folder of a moved one.", "NAME",
+        DETECTOR, default="that of the store", advanced=True,
+    )] = None  # fmt: skip
+    weights: Annotated[str | None, option(
+        "With --photo, weights of the detector.", "FILE", DETECTOR, default="where they were", advanced=True,
+    )] = None  # fmt: skip
+    backbone: Annotated[str | None, option(
+        "Network of the store's vectors, where it lies now: hf:ID#projection and others.", "NAME", DETECTOR,
+        default="that of the store", advanced=True,
+    )] = None  # fmt: skip
+    batch_size: Annotated[int, option("How many photos are scored at once.", "N", SPEED, min=1)] = 64
+    device: Device = "auto"

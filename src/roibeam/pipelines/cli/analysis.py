@@ -1,4 +1,4 @@
-"""`roibeam evaluate | attention | probe`: accuracy of a pre-trained model and of its heads, and probes of one pair."""
+"""`roibeam evaluate | attention | probe | search`: figures of a model and its heads, a pair, a store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest, ProbeRequest
+from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest, ProbeRequest, SearchRequest
 from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.console.request_options import QUESTION, Json, option
@@ -236,3 +236,33 @@ def _print_probe(done: Probed, *, as_json: bool) -> None:
     typer.echo(f"  match: {NO_MATCH_HEAD}" if result.match is None else f"  match: {100 * result.match:.1f} %")
     numbers = done.picture.with_suffix(".json").name
     typer.echo(f"{done.picture}   the photo, and which word looks at which region; all numbers: {numbers}")
+
+
+def search_command(request: SearchRequest, json: Json = False) -> None:
+    """Finds the photos of a store that a sentence describes, or what looks like a region or a photo.
+
+    With --model a trained model scores the sentence with each photo. Without it, the text network of the store's
+    vectors is used: those of roibeam extract --backbone hf:ID#projection. The cost is printed first.
+
+    Examples:
+        roibeam search store/ "a dog on a beach" --model run/ --html found.html
+        roibeam search store/ "a dog on a beach" --model run/ --among 1000
+        roibeam search store/ --region 000000391895:3 --top 20
+        roibeam search store/ --photo dog.jpg --index store.index
+    """
+    from roibeam.messages import on_a_line, plural
+    from roibeam.pipelines.analysis.search import search_store
+
+    result = search_store(request)
+    if json:
+        typer.echo(json_line(asdict(result)))
+        return
+    for remark in result.notes:
+        typer.echo(on_a_line(f"note: {remark}"))
+    typer.echo(on_a_line(f"{result.query}: {plural(result.searched, 'photo')} in {result.seconds:.1f} s"))
+    for row in result.found:
+        region = "" if row["region"] is None else f":{row['region']}"
+        words = row["caption"] or row["class"] or ""
+        typer.echo(on_a_line(f"{row['rank']:>4}  {row['score']:>8.4f}  {row['image_id']}{region}  {words}"))
+    if request.html is not None:
+        typer.echo(f"\n{request.html}   the photos, with their best regions")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.analysis import attention_command, evaluate_command, probe_command
+from roibeam.pipelines.cli.analysis import attention_command, evaluate_command, probe_command, search_command
 from roibeam.pipelines.cli.collect import collect_app, download_command
 from roibeam.pipelines.cli.convert import convert_command
 from roibeam.pipelines.cli.detector import detector_app
@@ -93,6 +93,7 @@ app.add_typer(data_app, name="data", rich_help_panel=TRAIN)
 app.add_typer(detector_app, name="detector", rich_help_panel=TRAIN)
 _add(LOOKING, "look", look_command)
 _add(LOOKING, "probe", probe_command)
+_add(LOOKING, "search", search_command)
 _add(LOOKING, "evaluate", evaluate_command)
 _add(LOOKING, "attention", attention_command)
 _add(LOOKING, "score", score_command)

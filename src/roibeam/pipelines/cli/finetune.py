@@ -121,7 +121,7 @@ def predict_command(request: PredictRequest, json: Json = False) -> None:
         roibeam predict r/ --store s/ --data flickr/ --split test --out scores.npy
         roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
     """
-    from roibeam.pipelines.finetuning.run.predict_request import check_predict, predicts_pairs
+    from roibeam.pipelines.finetuning.run.predict_request import check_predict, checkpoints_of, predicts_pairs
     from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 
     request = replace(request, command=typed_again(sys.argv))
@@ -131,7 +131,7 @@ def predict_command(request: PredictRequest, json: Json = False) -> None:
         from roibeam.pipelines.finetuning.run.predict_pairs import run_pair_prediction
         from roibeam.pipelines.finetuning.run.predict_run import run_prediction
 
-    result = run_pair_prediction(request) if predicts_pairs(request) else run_prediction(request)
+    result = run_pair_prediction(request) if predicts_pairs(checkpoints_of(request)[0]) else run_prediction(request)
     if not is_main_process():
         return
     if json:

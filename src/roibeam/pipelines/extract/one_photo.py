@@ -154,8 +154,8 @@ _LOOKED_AT = 2000  # ids among which near ones are looked for
 class RecordView:
     """Attributes:
     record: the whole record.
-    regions: of the best ones, by falling score, "box" (pixels), "class", "score", and "attribute" and
-        "attribute_score" where the store has attributes; class and score are None where it has no classes.
+    regions: of the best ones, by falling score, "region" (its number in the record), "box" (pixels), "class", "score",
+        and "attribute" and "attribute_score" where the store has attributes; class and score are None without classes.
     statistics: mean, std and max of the features; nothing for a record without regions.
     captions, labels: of the image.
     """
@@ -193,7 +193,7 @@ class RecordView:
         if self.labels:
             lines.append(f"labels {', '.join(printable(label, 80) for label in self.labels)}")
         lines.append(f"features {record.features.shape[1]} x {record.feature_dtype}: {numbers}")
-        lines.append(f"{'score':>6}  {'x1':>7} {'y1':>7} {'x2':>7} {'y2':>7}  class, attribute (score)")
+        lines.append(f"{'region':>6} {'score':>6}  {'x1':>7} {'y1':>7} {'x2':>7} {'y2':>7}  class, attribute (score)")
         return [*lines, *(on_a_line(_region_line(row)) for row in self.regions)]
 
 
@@ -206,7 +206,7 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
                 raise ValueError(f"{store} holds no record")
         stored = next((each for each in forms_of(image_id) if each in opened), None)
         if stored is None:
-            raise ValueError(_not_there(opened, image_id))
+            raise ValueError(not_there(opened, image_id))
         image_id = stored
         record = opened.get(image_id, check=True)  # it is displayed as true
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
@@ -217,7 +217,7 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
     return replace(view, captions=tuple(captions), labels=tuple(labels))
 
 
-def _not_there(store: FeatureStore, image_id: str) -> str:
+def not_there(store: FeatureStore, image_id: str) -> str:
     ids = list(islice(store.ids(), _LOOKED_AT))
     near = near_names(image_id, ids)
     hint = f"the first is {ids[0]!r}" if ids else "it is empty"
@@ -243,6 +243,7 @@ def view_of(
     rows: list[dict[str, Any]] = []
     for i in strongest(record.class_scores, num_regions):
         row: dict[str, Any] = {
+            "region": int(i),
             "box": [round(float(edge), 1) for edge in record.boxes[i]],
             "class": _name(classes, int(record.class_ids[i])) if has_classes else None,
             "score": round(float(record.class_scores[i]), 4) if has_classes else None,
@@ -292,7 +293,7 @@ def _region_line(row: dict[str, Any]) -> str:
     edges = " ".join(f"{edge:7.1f}" for edge in row["box"])
     attribute = f", {row['attribute']} ({row['attribute_score']:.2f})" if "attribute" in row else ""
     score = f"{'-':>6}" if row["score"] is None else f"{row['score']:6.3f}"
-    return f"{score}  {edges}  {row['class'] or '-'}{attribute}"
+    return f"{row['region']:>6} {score}  {edges}  {row['class'] or '-'}{attribute}"
 
 
 def _name(names: Sequence[str] | None, number: int) -> str:

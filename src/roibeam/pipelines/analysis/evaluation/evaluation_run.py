@@ -134,7 +134,7 @@ def evaluate_checkpoint(
     precision = precision_of(config.precision, FLOAT32, device.type)
     features = features_for(found, store, rows.captioned_ids(), images, scratch=out, device=device)
     corpus = Corpus(store, rows)
-    samples = _samples(found, tokenizer, store, corpus.record_id(0), config, features)
+    samples = checked_samples(found, tokenizer, store, corpus.record_id(0), config, features)
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
@@ -177,7 +177,7 @@ def evaluate_checkpoint(
     )  # fmt: skip
 
 
-def _samples(
+def checked_samples(
     found: ModelCheckpoint,
     tokenizer: CaptionTokenizer,
     store: FeatureStore,

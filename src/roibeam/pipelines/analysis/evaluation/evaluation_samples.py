@@ -166,9 +166,9 @@ class EvaluationSamples:
         """The caption with its image; nothing is hidden."""
         return self._unhidden(record, self.text(caption).ids, match=1)
 
-    def image(self, record: RegionRecord) -> VLBatch:
-        """One row with a whole image, and a text that is not to be read."""
-        return self.batch([self._unhidden(record, np.array([self._tokenizer.cls_id]), match=1)])
+    def images(self, records: Sequence[RegionRecord]) -> VLBatch:
+        """Rows with whole images, and a text that is not to be read."""
+        return self.batch([self._unhidden(record, np.array([self._tokenizer.cls_id]), match=1) for record in records])
 
     def texts(self, texts: Sequence[np.ndarray]) -> VLBatch:
         """Rows with texts of (T,) pieces, and images that are not to be read."""

@@ -133,7 +133,7 @@ class AllPairs:
             scores_TI[start : start + len(chunk)] = block
 
     def _image(self, number: int) -> VLBatch:
-        return self._samples.image(self._chosen.corpus.record(int(self._first_rows[number]))).to(self._device)
+        return self._samples.images([self._chosen.corpus.record(int(self._first_rows[number]))]).to(self._device)
 
 
 def _each_with(texts: VLBatch, image: VLBatch) -> VLBatch:

@@ -177,23 +177,25 @@ _QUALITY = 75
 PhotoOrReason = tuple[bytes | None, str]  # a JPEG, or None and why there is none
 
 
-def stored_photos(stores: Iterable[FeatureStore], image_ids: Iterable[str]) -> dict[str, PhotoOrReason]:
-    """Photos of records by image id; nothing for ids that no store has."""
+def stored_photos(
+    stores: Iterable[FeatureStore], image_ids: Iterable[str], folder: str | None = None
+) -> dict[str, PhotoOrReason]:
+    """Photos of records by image id; nothing for ids that no store has. `folder` as of `RecordPhotos`."""
     left, found = dict.fromkeys(image_ids), dict[str, PhotoOrReason]()
     for store in stores:
         own = [image_id for image_id in left if image_id in store]
         for image_id in own:
             del left[image_id]
         if own:
-            found |= _of_store(store, own)
+            found |= _of_store(store, own, folder)
     return found
 
 
-def _of_store(store: FeatureStore, image_ids: Sequence[str]) -> dict[str, PhotoOrReason]:
-    if not has_photo_locations(store):
+def _of_store(store: FeatureStore, image_ids: Sequence[str], folder: str | None) -> dict[str, PhotoOrReason]:
+    if folder is None and not has_photo_locations(store):
         return dict.fromkeys(image_ids, (None, f"{store.path} does not say where its photos lie"))
     try:
-        photos = RecordPhotos(store, image_ids)
+        photos = RecordPhotos(store, image_ids, folder)
     except ValueError as error:
         return dict.fromkeys(image_ids, (None, str(error)))
     found: dict[str, PhotoOrReason] = {}

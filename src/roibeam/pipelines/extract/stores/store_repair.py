@@ -196,15 +196,7 @@ def _recorded_jobs(
 ) -> dict[int, ExtractJob]:
     """The store's own job for each shard, with what has moved, and as the shard was computed; ValueError when its
     features would be others, or the device does not have the shard's mode."""
-    try:
-        spec = DetectorSpec.from_json(manifest.config["detector"])
-        options = dataclass_from_json(ExtractOptions, manifest.config["options"], "options")
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{store}: its manifest.json does not say how it was extracted ({error})") from None
-    if spec.models:
-        spec = _named_again(store, spec, source)
-    elif source.detector is not None:
-        spec = replace(spec, weights=read_detector_folder(source.detector).weights)
+    spec, options = recorded_extraction(store, manifest, source)
     device_name = source.device or spec.device
     check_device(device_name)
     # Not above: a store that needs no repair, or whose photos are not there, needs no torch.
@@ -212,8 +204,6 @@ def _recorded_jobs(
 
     device = choose_device(device_name, threads=spec.threads)
     log.info("%s", device.words)
-    if not isinstance(spec.config, NamedModel):
-        spec = replace(spec, weights=source.weights or spec.weights)
     specs = {state.number: _as_shard(spec, device.name, state) for state in states}
     vocabulary = Vocabulary(manifest.classes, manifest.attributes).digest
     given_boxes = "boxes" in plan.source
@@ -229,6 +219,25 @@ def _recorded_jobs(
         number: ExtractJob(str(store), images, of_shard, options, space, vocabulary, given_boxes)
         for number, of_shard in specs.items()
     }
+
+
+def recorded_extraction(
+    store: OutputFolder, manifest: StoreManifest, source: RepairSource
+) -> tuple[DetectorSpec, ExtractOptions]:
+    """How a store was extracted, with what has moved. Raises ValueError where it does not record that, and for a model
+    of another library that is not named again."""
+    try:
+        spec = DetectorSpec.from_json(manifest.config["detector"])
+        options = dataclass_from_json(ExtractOptions, manifest.config["options"], "options")
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{store}: its manifest.json does not say how it was extracted ({error})") from None
+    if spec.models:
+        spec = _named_again(store, spec, source)
+    elif source.detector is not None:
+        spec = replace(spec, weights=read_detector_folder(source.detector).weights)
+    if not isinstance(spec.config, NamedModel):
+        spec = replace(spec, weights=source.weights or spec.weights)
+    return spec, options
 
 
 def _named_again(store: OutputFolder, spec: DetectorSpec, source: RepairSource) -> DetectorSpec:

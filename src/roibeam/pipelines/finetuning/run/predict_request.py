@@ -91,7 +91,7 @@ def check_predict(request: PredictRequest) -> None:
         named.look(lambda: check_page_file("--page", page))
     named.check()
     assert found is not None
-    if not predicts_pairs(request) and (request.max_images or request.folds != 1):
+    if not predicts_pairs(found[0]) and (request.max_images or request.folds != 1):
         raise ValueError("--max-images and --folds are of retrieval; leave them out")
     saved = [saved_config(each.source.parent) for each in found]
     described = [each["task"] for each in saved]
@@ -133,9 +133,9 @@ def check_predict(request: PredictRequest) -> None:
                 check_feature_space(each, store)
 
 
-def predicts_pairs(request: PredictRequest) -> bool:
-    """Whether the task of a run scores all texts with all images. Raises as `checkpoints_of`."""
-    task = saved_config(checkpoints_of(request)[0].source.parent)["task"]["task"]
+def predicts_pairs(found: FoundModel) -> bool:
+    """Whether the task of a checkpoint scores all texts with all images."""
+    task = saved_config(found.source.parent)["task"]["task"]
     return task in TASKS and TASKS[task].all_pairs
 
 
