@@ -116,7 +116,7 @@ class FeatureFormat(ABC):
         return layout or self.layouts[0]
 
 
-# Name -> module with `FORMAT`, or with what stands after a colon, in the order in which files are matched: those with slow
+# Name -> module with `FORMAT`, or what stands after a colon, in the order in which files are matched: those with slow
 # imports come last.
 FORMATS: dict[str, str] = {
     "oscar-tsv": "roibeam.features.exchange.oscar_tsv",
