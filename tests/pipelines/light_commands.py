@@ -11,7 +11,8 @@ from pathlib import Path
 
 from in_process import run_roibeam
 
-HEAVY = ("torch", "torchvision", "apache_beam", "transformers", "accelerate", "pandas", "matplotlib")
+# Not pandas: pyarrow imports it where it makes an array of a list, if it is installed.
+HEAVY = ("torch", "torchvision", "apache_beam", "transformers", "accelerate", "datasets", "polars", "matplotlib")
 
 
 def main() -> None:
