@@ -194,21 +194,23 @@ def check_command(
     """Compares official files with the published counts.
 
     For each split it tells rows, published rows, the first and the last id, and what is missing, cut or of another
-    version. It ends with 1 if a split that is there has another count or cannot be read, or if none is there.
+    version: questions of other ids than their answers, photos that rows name. It ends with 1 if something that is there
+    is not whole, or if nothing is there.
 
     Examples:
         roibeam data check vqa vqa/
         roibeam data check refcoco+ refcoco+/
     """
     from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
-    from roibeam.pipelines.finetuning.scored_tasks import check_data
+    from roibeam.pipelines.finetuning.data_check import NOT_LOOKED_AT, check_data
 
     named = NamedFiles()
     named.need("DATA", data, FOLDER)
     named.check()
     found = check_data(task, data)
     if as_json:
-        typer.echo(json_line({"splits": [each._asdict() for each in found]}))
+        untold = {"not_looked_at": NOT_LOOKED_AT.get(task, "")}
+        typer.echo(json_line({"splits": [each._asdict() for each in found], **untold}))
     else:
         typer.echo(f"{'split':<16}{'rows':>12}{'published':>12}  first .. last")
         for each in found:
@@ -216,5 +218,7 @@ def check_command(
             published = "not known" if each.published is None else f"{each.published:,}"
             words = "; ".join(filter(None, (f"{each.first} .. {each.last}" * bool(each.first), each.fault)))
             typer.echo(f"{each.split:<16}{rows:>12}{published:>12}  {words}")
+        if task in NOT_LOOKED_AT:
+            typer.echo(f"not looked at: {NOT_LOOKED_AT[task]}")
     if any(each.fault for each in found if not each.is_missing) or all(each.is_missing for each in found):
         raise typer.Exit(1)

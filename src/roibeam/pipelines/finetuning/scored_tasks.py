@@ -18,8 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from roibeam.messages import name_hint, plural, printable
-from roibeam.pipelines.data.datasets.entities import split_names
+from roibeam.messages import printable
 from roibeam.pipelines.data.datasets.karpathy import read_captioned
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer, read_refer_detections
@@ -308,7 +307,7 @@ def _open_retrieval(folder: Path, split: str, rules: str) -> OpenTask:
 
 
 FIVE_FOLDS, SUBSET, COCO_FOLDS = "five-folds", "subset", 5  # of retrieval
-_ENTITIES = "flickr30k-entities"
+ENTITIES = "flickr30k-entities"
 _BOX_RULES = (STRICT, OFFICIAL, "uniter", "vl-bert", "vilbert")
 BOTH_RULES = (STRICT, OFFICIAL)
 # Numbers of rows: of the data sets' own pages and papers; of RefCOCO, RefCOCO+ and RefCOCOg, sentences.
@@ -336,74 +335,12 @@ SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
             name: ScoredTask({task.validation: 0, **task.rows}, BOTH_RULES, open_glue(name))
             for name, task in GLUE_TASKS.items()
         },
-        _ENTITIES: ScoredTask(
+        ENTITIES: ScoredTask(
             dict.fromkeys(("val", "test", "train")), (*BOTH_RULES, *GROUNDING_RULES), open_entities_labels
         ),
         SUBMISSION: ScoredTask({"dev": None, "test": None}, BOTH_RULES, open_submission),
     }
 )  # fmt: skip
-
-
-# Captions of Karpathy's splits, by the name of the file.
-_CAPTIONS: Mapping[str, Mapping[str, int]] = MappingProxyType(
-    {
-        "dataset_flickr30k.json": {"train": 145_000, "val": 5_070, "test": 5_000},
-        "dataset_coco.json": {"train": 566_747, "val": 25_010, "test": 25_010},
-    }
-)
-# Photos of Flickr30k Entities, of which not all captions have phrases with boxes.
-_PHOTOS: Mapping[str, int] = MappingProxyType({"train": 29_783, "val": 1_000, "test": 1_000})
-
-
-class SplitCheck(NamedTuple):
-    """What `check_data` finds in a split.
-
-    Attributes:
-        rows: those that are scored; photos of Flickr30k Entities; None where the split cannot be read.
-        published: None where no count is known.
-        first, last: ids of rows.
-        fault: what is wrong; "" for nothing.
-        is_missing: whether its file is not there.
-    """
-
-    split: str
-    rows: int | None
-    published: int | None
-    files: tuple[str, ...]
-    first: str = ""
-    last: str = ""
-    fault: str = ""
-    is_missing: bool = False
-
-
-def check_data(task: str, folder: Path) -> list[SplitCheck]:
-    """Reads all splits of a task. Raises ValueError for an unknown task."""
-    if task not in SCORED_TASKS:
-        raise ValueError(f"no task {task!r}: {name_hint(task, SCORED_TASKS)}")
-    is_own = task == "vqa" and has_own_tables(folder)
-    splits = dict.fromkeys(OWN_SPLITS) if is_own else SCORED_TASKS[task].splits
-    return [_checked(task, folder, split, published) for split, published in splits.items()]
-
-
-def _checked(task: str, folder: Path, split: str, published: int | None) -> SplitCheck:
-    try:
-        found = SCORED_TASKS[task].open(folder, split, STRICT)
-        if task == "vqa" and not found.is_own:  # answers are scored without the questions
-            find_file(folder, f"v2_OpenEnded_mscoco_{VQA_YEARS[split]}_questions.json")
-    except (ValueError, OSError) as error:
-        is_missing = isinstance(error, MissingFileError | FileNotFoundError)
-        return SplitCheck(split, None, published, (), fault=str(error), is_missing=is_missing)
-    published = next((_CAPTIONS[path.name][split] for path in found.files if path.name in _CAPTIONS), published)
-    rows, fault = found.rows, ""
-    if task == _ENTITIES:
-        rows, published = len(split_names(str(folder), split)), _PHOTOS[split]
-    if published is not None and rows != published and not found.is_own:
-        less = plural(abs(rows - published), "row")
-        fault = f"{less} fewer: cut" if rows < published else f"{less} more"
-        fault += ", or another version"
-    first, last = (str(found.ids[0]), str(found.ids[-1])) if len(found.ids) else ("", "")
-    known = None if found.is_own else published
-    return SplitCheck(split, rows, known, tuple(map(str, found.files)), first, last, fault)
 
 
 logger = logging.getLogger(__name__)
