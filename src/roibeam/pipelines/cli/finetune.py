@@ -199,8 +199,10 @@ def score_command(
     printed = [
         line
         for each in ([recipe] if recipe else _recipes_of(score.card["predicted"][0]))
-        for line in _printed(each, ours, score.card["split"], in_folds=rules == "five-folds")
+        for line in _printed(each, ours, score.card["split"], in_folds=rules == "five-folds", is_served=check)
     ]
+    if recipe and not printed:
+        printed = [f"printed, of the recipe {recipe}, {score.card['split']}: no figure"]
     if as_json:
         facts = {"printed": printed} if printed else {}
         figures = [asdict(figure) for figure in score.figures]
@@ -209,7 +211,7 @@ def score_command(
     if check:
         count, official = score.card["rows"], score.card["official_rows"]
         of_all = "" if official is None else f" (official {score.card['split']}: {official:,})"
-        typer.echo(f"{file}: complete, one row for each of {count:,}{of_all}")
+        typer.echo("\n".join((f"{file}: complete, one row for each of {count:,}{of_all}", *printed)))
         return
     lines = _table(score, has_second=against is not None)
     typer.echo("\n".join([*lines, "", *([*printed, ""] if printed else []), *_card(score.card)]))
@@ -233,8 +235,14 @@ def _check_task(recipe: str, task: str) -> None:
         raise ValueError(f"--recipe {recipe} is of the task {of_recipe}, not {task}")
 
 
-def _printed(recipe: str, ours: Mapping[str, float | None], split: str, *, in_folds: bool = False) -> list[str]:
-    """Lines on what the paper has of a split, and what the measured percent is less it."""
+def _printed(
+    recipe: str, ours: Mapping[str, float | None], split: str, *, in_folds: bool, is_served: bool
+) -> list[str]:
+    """Lines on what the paper has of a split, and what the measured percent is less it.
+
+    Args:
+        is_served: whether a submission is only looked at, whose figures a test server has.
+    """
     from roibeam.pipelines.cli.recipe_commands import printed_figures
 
     lines = [f"printed, of the recipe {recipe}, {split}:"]
@@ -242,6 +250,7 @@ def _printed(recipe: str, ours: Mapping[str, float | None], split: str, *, in_fo
         value = ours.get(measure)
         each = ", ".join(f"{one.printed} ({one.column}; {one.where})" for one in figures)
         less = "" if value is None or len(figures) > 1 else f"; ours less it {value - figures[0].value:+.2f}"
+        less = ", from the test server" if is_served and split.startswith("test") else less
         lines.append(f"  {measure}: {each}{less}")
     return lines if len(lines) > 1 else []
 

@@ -14,22 +14,33 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import groupby, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import SELECTIONS
+from roibeam.extraction.weights.detector_choice import PUBLISHED_SELECTIONS
 from roibeam.messages import byte_count
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.data.datasets.karpathy import FILES
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, MATCHED, MISMATCHED
 from roibeam.pipelines.data.feature_settings import PHOTOS, STORE, WEIGHTS, Features
 from roibeam.pipelines.finetuning.metrics.glue import PAPER_COLUMN
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, gpu_hours
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
-from roibeam.pipelines.finetuning.scored_tasks import FIVE_FOLDS, SCORED_TASKS
+from roibeam.pipelines.finetuning.scored_tasks import (
+    DETECTIONS_NAME,
+    FIVE_FOLDS,
+    INSTANCES_NAMES,
+    REFS,
+    SCORED_TASKS,
+    VQA_YEARS,
+)
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_before
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -189,16 +200,17 @@ def source_of(figure: PaperFigure, seed: int = 0) -> tuple[str, str]:
 
 
 def printed_figures(name: str, split: str, *, in_folds: bool = False) -> dict[str, list[PaperFigure]]:
-    """Printed figures of a task's recipe by the measure of `roibeam score` that they are compared with.
+    """Printed figures of a task's recipe, of both problems of VCR, by the measure of `roibeam score` that they are compared with.
 
     Args:
         in_folds: of the score in five parts of COCO's test images.
     """
     found: dict[str, list[PaperFigure]] = {}
-    for figure in TASK_RECIPES[name].figures:
+    for figure in (one for each in _both_problems(name, TASK_RECIPES[name]) for one in TASK_RECIPES[each].figures):
         key, measure = source_of(figure)
         if key and _split_of(figure) == split and key.endswith(_IN_FOLDS) == in_folds:
-            found.setdefault(measure, []).append(figure)
+            if figure not in found.setdefault(measure, []):
+                found[measure].append(figure)
     return found
 
 
@@ -422,13 +434,23 @@ _SETS: Mapping[str, str] = MappingProxyType(
         "coco": "COCO, cocodataset.org: 82,783, 40,504, 81,434 photos (13, 6, 12 GB); Karpathy's: 113,287, 5,000 x 2",
         "flickr30k": "Flickr30k, University of Illinois; Karpathy's file: 29,000, 1,014, 1,000 photos, 5 captions each",
         "flickr30k-entities": "Flickr30k Entities, University of Illinois: 29,783, 1,000, 1,000 photos, 275,775 boxes",
-        "vqa": "VQA v2, visualqa.org: v2_OpenEnded_mscoco_*_questions.json, v2_mscoco_*_annotations.json",
-        "vcr": "VCR 1.0, University of Washington: train.jsonl, val.jsonl, test.jsonl; 80,418, 9,929, 9,557 photos",
-        "nlvr2": "NLVR2, Cornell University: train.json, dev.json, test1.json; photos, on request",
-        "refcoco+": "RefCOCO+, UNC, from lichengunc/refer: instances.json, refs(unc).p; boxes of MAttNet's detector",
-        "weights": "published weights of detectors, such as docs/detectors.md names; of another kind: roibeam convert",
+        "vqa": "VQA v2, visualqa.org",
+        "vcr": "VCR 1.0, University of Washington: 80,418, 9,929, 9,557 photos",
+        "nlvr2": "NLVR2, Cornell University; photos, on request",
+        "refcoco+": "RefCOCO+, UNC, from lichengunc/refer; boxes of MAttNet's detector",
+        "weights": "published weights of detectors, see docs/detectors.md; roibeam convert writes other kinds",
         "text": "BookCorpus and English Wikipedia, as BERT read them",
-        **{task.name: "GLUE, gluebenchmark.com: train.tsv, dev.tsv, test.tsv" for task in GLUE_TASKS.values()},
+        **{task.name: "GLUE, gluebenchmark.com" for task in GLUE_TASKS.values()},
+    }
+)
+_CAFFE = "resnet101_faster_rcnn_final.caffemodel of peteanderson80/bottom-up-attention, by roibeam convert"
+_WEIGHTS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("butd-10-100.pkl", "interbert.pkl", "vilbert.pkl", "vl-bert.pkl"), _CAFFE),
+        "mask-rcnn-r101-fpn.pkl": "model_final.pkl of Detectron's e2e_mask_rcnn_R-101-FPN_2x",
+        "pythia-x152-fpn.pkl": "detectron_model.pth of Pythia",
+        "r2c-r50.pkl": "torchvision's ResNet-50 of ImageNet",
+        "resnet152.pth": "torchvision's ResNet-152 of ImageNet",
     }
 )
 _PHOTOS: Mapping[str, int] = MappingProxyType(
@@ -443,45 +465,141 @@ _SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 
 
-def needs_of(commands: Iterable[Command], data: Path | None) -> Iterator[str]:
+class Need(NamedTuple):
+    """
+    Attributes:
+        place: DATA or STORES; or HUB or PACKAGE.
+        name: of a file or folder below its place.
+        words: where it is from; "" where the data set's line says it.
+        names: patterns of it in its folder; of what is no file, its parts.
+    """
+
+    place: str
+    name: str
+    words: str = ""
+    names: tuple[str, ...] = ()
+
+
+DATA, STORES, HUB, PACKAGE = "DATA", "STORES", "hub", "package"
+_READ_IN = ("train2014", "val2014", "test2015")  # folders of COCO's photos
+
+
+def needs_of(commands: Iterable[Command]) -> list[Need]:
+    """What commands need that no download among them makes; what lies in one folder stands together."""
+    commands = list(commands)
+    made = {f"{each.words[2]}/local.tsv".removeprefix("DATA/") for each in commands if each.words[0] == "download"}
+    found = {(each.place, each.name): each for command in reversed(commands) for each in _needs(command)}
+    needs = [each for each in found.values() if each.name not in made]
+    return sorted(needs, key=lambda each: ((DATA, HUB, PACKAGE, STORES).index(each.place), each.name))
+
+
+def _needs(command: Command) -> Iterator[Need]:
+    words = command.words
+    for before, word in pairwise(words):
+        place = _PLACE.fullmatch(word)
+        if place is None or place[2] != DATA or (words[0] == "download" and word == words[2]):
+            continue
+        name = place[3].rstrip("/")
+        if before == "extract" and not name.endswith(".tsv"):
+            folders = [f"coco/{each}" for each in _READ_IN] if name == "coco" else [name]
+            suffix = "png" if name.startswith("nlvr2") else "jpg"
+            yield from (Need(DATA, f"{each}/*.{suffix}", "photos", (f"**/*.{suffix}",)) for each in folders)
+        elif before in ("--data", "--entities"):
+            for names in _files_of(words, name):
+                yield Need(DATA, f"{name}/{names[0]}", "", (*names, *(f"*/{each}" for each in names)))
+        else:
+            yield Need(DATA, name, _WEIGHTS.get(name.removeprefix("weights/"), ""))
+    stores = [command.key, *command.needs] if words[0] in ("extract", "store") else command.needs
+    yield from (Need(STORES, each.removeprefix("store ")) for each in stores if each.startswith("store "))
+    start = words[0] == "pretrain" and not {"--from-run", "--toy"} & {*words} and RECIPES[words[3]].start
+    for name in (*(each for each in words if each.startswith("hf:")), *([f"hf:google-bert/{start}"] if start else [])):
+        yield Need(HUB, name, "from the hub, or a folder as --from-bert", ("model.safetensors", "pytorch_model.bin"))
+    if "spacy" in words:
+        yield Need(PACKAGE, "spaCy", "for parses: pip install 'roibeam[parse]'", ("spacy",))
+    if command.features is not None and command.features.detector in PUBLISHED_SELECTIONS:
+        yield Need(PACKAGE, "detectron2", "a checkout on PYTHONPATH (docs/detectors.md)", ("detectron2",))
+    if words[0] == "score" and words[1] in GLUE_TASKS:
+        yield Need(PACKAGE, "figures of GLUE", "pip install 'roibeam[glue]'", ("scipy", "sklearn"))
+
+
+def _files_of(words: Sequence[str], folder: str) -> Iterator[tuple[str, ...]]:
+    """Names of each file that a command reads in the folder of a task, as its readers look for them."""
+    task = next((each for each, glue in GLUE_TASKS.items() if glue.name == folder), folder)
+    if task in REFS:
+        yield from ((REFS[task],), INSTANCES_NAMES)
+        recipe = TASK_RECIPES.get(words[words.index("--recipe") + 1]) if "--recipe" in words else None
+        yield from [(DETECTIONS_NAME,)] * (recipe is not None and recipe.options.boxes == "detected")
+        return
+    validation = next(iter(SCORED_TASKS[task].splits)) if task in SCORED_TASKS else "val"
+    for split in [words[words.index("--split") + 1]] if "--split" in words else ["train", validation]:
+        if task in GLUE_TASKS:
+            others = f"{split.replace('dev', 'validation')}*.parquet", "msr_paraphrase_*.txt"
+            yield (f"{split}.tsv", *others[: 1 + (folder == "MRPC")])
+        elif task == "flickr30k-entities":
+            yield from ((f"{split}.txt",), ("Sentences",), ("Annotations",))
+        elif task == "vqa":
+            yield (f"v2_OpenEnded_mscoco_{VQA_YEARS[split]}_questions.json",)
+            yield from [(f"v2_mscoco_{VQA_YEARS[split]}_annotations.json",)] * (not split.startswith("test"))
+        elif task in ("vcr", "nlvr2"):
+            yield (f"{split}.json{'l' * (task == 'vcr')}",)
+        else:
+            yield (f"dataset_{folder}.json", *FILES[split])
+
+
+def is_there(need: Need, folder: Path) -> bool:
+    """Whether a need is met: files and folders are not empty, packages installed, a model is in the hub's cache.
+
+    Args:
+        folder: that of its place.
+    """
+    if need.place == PACKAGE:
+        return all(map(find_spec, need.names))
+    if need.place == HUB:
+        from huggingface_hub import try_to_load_from_cache
+
+        return any(isinstance(try_to_load_from_cache(need.name[3:], each), str) for each in need.names)
+    path = folder / need.name
+    found = (each for name in need.names or (path.name,) for each in path.parent.glob(name))
+    return any(any(each.iterdir()) if each.is_dir() else each.stat().st_size for each in found)
+
+
+def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) -> Iterator[str]:
     """Lines of text.
 
     Args:
-        data: folder DATA, to say which files are there; None for none.
+        folders: as of `filled`; of what lies in a given one it is told whether it is there.
     """
-    commands = list(commands)
-    words = [word for each in commands for word in each.words]
-    files = sorted({word.removeprefix("DATA/").rstrip("/") for word in words if word.startswith("DATA/")})
-    if "retrieval" in words:
-        files = sorted({*files, *(PHOTO_SETS[each].captions for each in ("coco", "flickr30k") if each in files)})
-    made = {f"{each.words[2].removeprefix('DATA/')}/local.tsv" for each in commands if each.words[0] == "download"}
+    needs = needs_of(commands)
+
+    def line(need: Need) -> str:
+        folder = folders.get(STORES if need.place == STORES else DATA)
+        lacks = "to fetch " if need.place == HUB else "missing  "
+        there = "" if folder is None else "there    " if is_there(need, folder) else lacks
+        return f"{there}{need.name}{f': {need.words}' if need.words else ''}"
+
     yield "official files, below DATA:"
-    for name in dict.fromkeys(file.partition("/")[0] for file in files):
+    for name, own in groupby((each for each in needs if each.place == DATA), lambda each: each.name.partition("/")[0]):
         task = next((each for each, glue in GLUE_TASKS.items() if glue.name == name), name)
         splits = SCORED_TASKS[task].splits if task in SCORED_TASKS else {}
         counts = ", ".join(f"{split} {count:,}" for split, count in splits.items() if count)
         yield f"  {name}: {_SETS[name]}{f' ({counts})' if counts else ''}"
-        for file in files:
-            if file.partition("/")[0] == name and file not in made and not file.endswith("/photos"):
-                there = "" if data is None else "there    " if (data / file).exists() else "missing  "
-                yield f"    {there}{file}"
+        yield from (f"    {line(each)}" for each in own)
         if task in SCORED_TASKS:
             yield f"    roibeam data check {task} DATA/{name}    compares its rows with these counts"
-    of_models = (RECIPES[each.words[1].removeprefix("RUNS/")].start for each in commands if each.words[0] == "pretrain")
-    hub = {word for word in words if word.startswith("hf:")} | {f"hf:google-bert/{each}" for each in of_models if each}
-    yield from (f"  {each}, from Hugging Face's hub; or its folder, as --from-bert" for each in sorted(hub))
-    yield from ["  spaCy, for parses: pip install 'roibeam[parse]'"] * ("spacy" in words)
+    yield from (f"  {line(each)}" for each in needs if each.place in (HUB, PACKAGE))
     yield "stores, of float16 features and class scores:"
-    rooms = [_room(each, each.features) for each in commands if each.features is not None]
-    yield from (f"  {line}" for line, _ in rooms)
-    known = sum(size for _, size in rooms)
-    yield f"  together at most {byte_count(known)}" + (", and those not known" if 0 in dict(rooms).values() else "")
+    rooms = {each.key.removeprefix("store "): _room(each, each.features) for each in commands if each.features}
+    for each in (each for each in needs if each.place == STORES):
+        yield f"  {line(each)}: {rooms[each.name][0] if each.name in rooms else 'of the two above'}"
+    if known := [size for _, size in rooms.values() if size]:
+        yield f"  together at most {byte_count(sum(known))}{', and those not known' * (len(known) < len(rooms))}"
     yield "GPU hours of steps; extraction, predictions and evaluations are not measured:"
-    for each in commands:
-        if "--recipe" in each.words:
-            recipe = TASK_RECIPES.get(each.words[each.words.index("--recipe") + 1])
+    for command in commands:
+        if "--recipe" in command.words:
+            recipe = TASK_RECIPES.get(command.words[command.words.index("--recipe") + 1])
             found = None if recipe is None else gpu_hours(recipe)
-            yield f"  {each.words[1]}: {'not measured' if found is None else f'{found.hours:.2g} on one {found.card}'}"
+            hours = "not measured" if found is None else f"{found.hours:.2g} on one {found.card}"
+            yield f"  {command.words[1]}: {hours}"
 
 
 def _room(command: Command, features: Features) -> tuple[str, int]:
@@ -491,6 +609,6 @@ def _room(command: Command, features: Features) -> tuple[str, int]:
     config, selection = CONFIGS.get(features.detector), SELECTIONS.get(features.selection)
     width, classes = (config.feature_dim, config.num_classes) if config else _SIZES.get(features.detector, (0, 0))
     if photos is None or not width or selection is None:
-        return f"{name}: not known before", 0
+        return "not known before", 0
     size = photos * selection.max_regions * (width + classes + 1) * 2
-    return f"{name}: at most {byte_count(size)}, {photos:,} photos of up to {selection.max_regions} regions", size
+    return f"at most {byte_count(size)}, {photos:,} photos of up to {selection.max_regions} regions", size

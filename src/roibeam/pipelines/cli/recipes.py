@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from roibeam.messages import name_hint
 from roibeam.pipelines.cli.command_exit import json_line
-from roibeam.pipelines.cli.tables import echo_commands
+from roibeam.pipelines.cli.tables import Data, Stores, echo_commands
 from roibeam.pipelines.common.console.request_options import QUESTION, Json, argument, option
 from roibeam.pipelines.data.mode_changes import (
     DATA,
@@ -44,6 +45,8 @@ def recipes_command(
         "With NAME: what to type, from downloads to the figures; words in capitals are yours to fill in.",
         "", QUESTION,
     )] = False,
+    data: Data = None,
+    stores: Stores = None,
     paper: Annotated[str, _filter("Only those with a figure of this paper, such as ViLBERT.", "PAPER")] = "",
     task: Annotated[str, _filter("Only those of this task; pretraining for none.", "TASK")] = "",
     system: Annotated[str, _filter("Only those of this system.", "NAME")] = "",
@@ -73,11 +76,18 @@ def recipes_command(
         chosen = {name: chosen[name]}
     elif commands:
         raise ValueError("--commands is of one recipe; name it, such as roibeam recipes vlbert-vqa --commands")
+    elif data or stores:
+        raise ValueError("--data and --stores say what --commands lacks; name a recipe and give --commands")
     asked = {"paper": paper, "task": task, "system": system, "figure": figure, "search": search}
-    chosen = {each: recipe for each, recipe in chosen.items() if _fits(each, recipe, **asked)}
-    if not chosen:
-        given = " ".join(f"--{each} {value}" for each, value in asked.items() if value)
-        raise ValueError(f"no recipe fits {given}; roibeam recipes lists all")
+    for each, value in asked.items():
+        facts = {name: _facts(name, recipe)[each] for name, recipe in chosen.items()}
+        fitting = [name for name, own in facts.items() if not value or any(_fits(each, value, fact) for fact in own)]
+        if not fitting and each in _NAMED:
+            known = dict.fromkeys(fact for own in facts.values() for fact in own)
+            raise ValueError(f"no recipe fits --{each} {value!r}: {name_hint(value, known)}")
+        if not fitting:
+            raise ValueError(f"no recipe fits --{each} {value!r}; roibeam recipes lists all")
+        chosen = {name: chosen[name] for name in fitting}
     if commands:
         from roibeam.pipelines.cli.recipe_commands import commands_of
 
@@ -100,19 +110,30 @@ def _plain_name(name: str) -> str:
     return name.lower().replace("-", "")
 
 
-def _fits(
-    name: str, recipe: Recipe | TaskRecipe, *, paper: str, task: str, system: str, figure: str, search: str
-) -> bool:
-    """Whether a recipe is asked for; "" asks nothing."""
-    of_task = recipe.task if isinstance(recipe, TaskRecipe) else "pretraining"
-    text = " ".join((name, recipe.summary, recipe.source, getattr(recipe, "data", "")))
-    return (
-        (not paper or any(_plain_name(paper) in _plain_name(each.paper) for each in recipe.figures))
-        and task in ("", of_task)
-        and recipe.system.replace("-", "").startswith(_plain_name(system))
-        and (not figure or any(figure in (each.printed, each.printed.rstrip("0")) for each in recipe.figures))
-        and search.lower() in text.lower()
-    )
+_NAMED = ("paper", "task", "system")  # filters whose values have names
+
+
+def _facts(name: str, recipe: Recipe | TaskRecipe) -> dict[str, list[str]]:
+    """What the filters look at."""
+    return {
+        "paper": [each.title for each in recipe.figures],
+        "task": [recipe.task if isinstance(recipe, TaskRecipe) else "pretraining"],
+        "system": [recipe.system],
+        "figure": [each.printed for each in recipe.figures],
+        "search": [" ".join((name, recipe.summary, recipe.source, getattr(recipe, "data", "")))],
+    }
+
+
+def _fits(asked: str, value: str, fact: str) -> bool:
+    if asked == "figure":
+        with suppress(ValueError):
+            return float(value) == float(fact)
+        return value == fact
+    if asked == "system":
+        return _plain_name(fact).startswith(_plain_name(value))
+    if asked == "paper":  # VisualBERT's figures are those of a paper of another name
+        return _plain_name(value) in _plain_name(f"{fact} VisualBERT" if fact.startswith("What Does") else fact)
+    return value.lower() == fact if asked == "task" else value.lower() in fact.lower()
 
 
 def _lines(name: str, recipe: Recipe) -> list[str]:

@@ -4,6 +4,7 @@
     OUT/made/<what>.json             a command that is done: its words, a digest of its recipe and of what it needs
     OUT/logs/<what>.log              open, and locked, while the command runs
     OUT/<table>.md  <table>.csv  <table>.html
+    OUT/<table>.scored.json          figures of test servers, each with the digest of the submission that it is for
 
 Each command is a process of its own. One that was ended goes on where it was; one that is done is not repeated, for
 another table in the same folder neither.
@@ -33,15 +34,28 @@ from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, cast
 
+from roibeam.extraction.weights.sources import fetch_from_hub
 from roibeam.features.folders.durable_files import sha256_of, write_bytes_atomically, write_json_atomically
 from roibeam.features.folders.folder_protocol import lock_file
 from roibeam.features.reading.temporary_copy import unfinished_lines
 from roibeam.features.store import FeatureStore
 from roibeam.messages import escaped, name_hint, plural
-from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, filled, source_of
-from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
+from roibeam.pipelines.cli.recipe_commands import (
+    HUB,
+    PACKAGE,
+    STORES,
+    Command,
+    chain_of,
+    commands_of,
+    filled,
+    is_there,
+    needs_of,
+    source_of,
+)
+from roibeam.pipelines.common.console.command_files import NamedFiles, read_json_object
 from roibeam.pipelines.common.page_layout import PAGE_END, Banner, banner_html, folded, page_start, table, tiles
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, PaperTable, paper_table
+from roibeam.pipelines.common.statistics.verdict import mean_interval
 from roibeam.pipelines.finetuning.prediction_card import card_path
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
@@ -54,6 +68,7 @@ _TOY_STEPS = {
     "pretrain": ("--steps", "20", "--batch-size", "8"),
     "finetune": ("--steps", "3", "--batch-size", "8", "--set", "train.evaluate_every=3"),
 }
+_TOLD = ("figures", "card")  # of a score
 _WAIT = 5.0  # seconds between two looks for what others make
 _AVERAGE, HEADS, ENTITY = "average of the eight", "best head", "entity"
 
@@ -123,25 +138,33 @@ class TableRun:
         part, parts = request.part
         first = len(chosen) * (part - 1) // parts
         self.in_turn = chosen[first:] + chosen[:first]
+        self._served = dict(self._served_cells())
+        self._given = {} if request.scored is None else _scored(request.scored, list(self._served))
         self._running: list[subprocess.Popen[bytes]] = []
         self._is_stopping = False
 
     def check(self) -> None:
-        """Raises ValueError naming missing files, folders and stores, and commands that another request made."""
-        request, named = self.request, NamedFiles()
-        named.need("--data", request.data, FOLDER)
-        named.need("--stores", request.stores, FOLDER)
-        left = [each for each in self.in_turn if not self._made(each.key).exists()]
-        for word in dict.fromkeys(word for each in left for word in self._words(each) if word.startswith("DATA/")):
-            named.need("--data", self._filled(word))
-        for store in dict.fromkeys(need for each in left for need in each.needs if need.startswith("store ")):
-            path = request.stores / store.removeprefix("store ")
-            if named.need("--stores", path, FOLDER):
-                named.look(partial(_check_store, path))
-        for key in self.commands:
-            named.look(partial(self._has, key))
+        """Raises ValueError naming all that is missing, commands that another request made, and figures of a test
+        server that fit no submission."""
+        request, named, missing = self.request, NamedFiles(), list[str]()
+        named.need_output_folder(request.out)
+        done = {key: named.look(partial(self._has, key)) for key in self.commands}
+        left = [replace(each, words=self._words(each)) for each in self.in_turn if done[each.key] is False]
+        for need in needs_of(left):
+            folder = request.stores if need.place == STORES else request.data
+            if is_there(need, folder):
+                if need.place == STORES:
+                    named.look(partial(_check_store, folder / need.name))
+            elif need.place == HUB:
+                named.look(partial(fetch_from_hub, need.name, ("config.json",)))
+            else:
+                missing.append(need.name if need.place == PACKAGE else str(folder / need.name))
+        if missing:
+            shown = "" if request.toy else f" --data {request.data} --stores {request.stores}"
+            where = f"roibeam tables {request.name} --dry-run{shown} tells where each is from"
+            named.refuse(f"{plural(len(missing), 'need')} missing: {', '.join(missing)}; {where}")
         named.check()
-        self.cells()
+        self._keep_scored()
 
     def run(self) -> list[Path]:
         """Runs what is missing, and returns the logs of what failed. Calls on one folder share the commands: each takes
@@ -160,7 +183,9 @@ class TableRun:
                     for each in ready[: self.request.jobs - len(going)]:
                         going[pool.submit(self._make, each)] = each
                     ended = {going.pop(each): each.result() for each in wait(going, _WAIT, FIRST_COMPLETED).done}
-                    failed |= {each.key: self._log(each) for each, code in ended.items() if code}
+                    for each, code in ended.items():
+                        if code or (code == 0 and not self._has(each.key)):
+                            failed[each.key] = self._log(each)
                     for each in (each for each, code in ended.items() if code is None):
                         if each.key not in busy:
                             self.tell(f"{each.key}: another process is making it")
@@ -183,17 +208,25 @@ class TableRun:
         older recipe."""
         if key not in self.commands or not self._made(key).exists():
             return key not in self.commands
-        found, now = read_json_object(self._made(key)), self._recorded(self.commands[key])
+        command, made = self.commands[key], self._made(key)
+        found, now = read_json_object(made), self._recorded(command)
+        answer = found.get("answer") or {}
+        if not {"words", "recipes"} <= found.keys() or (command.words[0] == "score" and not {*_TOLD} <= answer.keys()):
+            raise ValueError(f"{made} is no record of a command that was run; remove it, and the command runs again")
+        found.setdefault("toy", found.get("data") is None)
         for name, what in (
-            ("words", "by other words"), ("data", f"of the files of {found.get('data')}"),
-            ("recipes", "a recipe that it needs has changed"), ("stores", "a store has changed"),
+            ("words", "by other words"), ("toy", f"{'in' if found['toy'] else 'not in'} a drill"),
+            ("data", f"of the files of {found.get('data')}"), ("recipes", "a recipe that it needs has changed"),
+            ("stores", "a store has changed"),
         ):  # fmt: skip
             if found.get(name) != now[name] and None not in (found.get(name), now[name]):
                 raise ValueError(
-                    f"{self.request.out} has {key!r}, but {what}; choose a new --out, or remove {self._made(key)} and "
-                    f"what it made"
+                    f"{self.request.out} has {key!r}, but {what}; choose a new --out, or remove {made} and what it made"
                 )
-        return True
+        if command.words[0] == "score":  # of the predictions as they are now
+            predictions = Path(self._filled(command.words[2]))
+            return predictions.is_file() and _file_digest(predictions) in answer["card"]["results"].values()
+        return not key.startswith("RUNS/") or Path(self._filled(key)).exists()
 
     @cache  # noqa: B019
     def _digests(self, key: str) -> Mapping[str, str | None]:
@@ -264,7 +297,8 @@ class TableRun:
     def _recorded(self, command: Command) -> dict[str, Any]:
         """By what a command is known again; a drill's files lie in its own folder, which may be moved."""
         data = None if self.request.toy else os.path.realpath(self.request.data)
-        return {"words": list(self._words(command)), "data": data, **self._digests(command.key)}
+        its = {"words": list(self._words(command)), "data": data, "toy": self.request.toy}
+        return {**its, **self._digests(command.key)}
 
     def _filled(self, word: str) -> str:
         request = self.request
@@ -277,55 +311,109 @@ class TableRun:
         return self.request.out / "made" / f"{_file_name(key)}.json"
 
     def write(self) -> None:
-        write_table(self.request.out, self.table, self.cells(), is_toy=self.request.toy)
+        """Writes the table as it is now."""
+        noted = dict[str, Sequence[str]]()
+        for run in (each.words[1] for each in self.commands.values() if each.words[0] in ("pretrain", "finetune")):
+            config = Path(self._filled(run)) / "config.json"
+            if config.exists() and (notes := read_json_object(config).get("recorded", {}).get("notes")):
+                noted[run.removeprefix("RUNS/")] = notes
+        write_table(self.request.out, self.table, self.cells(), is_toy=self.request.toy, noted=noted)
 
     def cells(self) -> list[Cell]:
         """Cells of the table's own figures, in order. What test servers told is kept in the folder."""
-        found = [*map(self._cell, self.table.own)]
-        kept = self.request.out / f"{self.table.name}.scored.json"
-        scored = read_json_object(kept) if kept.exists() else {}
-        if self.request.scored is not None:
-            scored |= _scored(self.request.scored, [each.name for each in found if each.submission])
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_json_atomically(kept, scored)
-        known = [
-            replace(each, values=(scored[each.name],), low=None, high=None) if each.name in scored else each
-            for each in found
-        ]
+        known = list(map(partial(self._cell, self._kept()), self.table.own))
         return list(map(partial(_averaged, known), known))
 
-    def _cell(self, figure: PaperFigure) -> Cell:
+    def _served_cells(self) -> Iterator[tuple[str, str]]:
+        """Name in --scored, and key, of each check of a submission; of later seeds with the seed's number."""
+        for figure in self.table.own:
+            for seed in range(self.seeds):
+                key = source_of(figure, seed)[0] if figure.recipe else ""
+                if key in self.commands and "--check" in self.commands[key].words:
+                    yield _served_name(figure, seed), key
+
+    def _submission(self, name: str) -> str:
+        """Digest of a cell's submission; "" where it is not made and checked."""
+        key = self._served[name]
+        return _file_digest(Path(self._filled(self.commands[key].words[2]))) if self._has(key) else ""
+
+    def _kept(self) -> dict[str, Any]:
+        """Figures of test servers by cell, with the digest of their submission."""
+        found = read_json_object(self._scored_file) if self._scored_file.exists() else {}
+        for name, each in found.items():
+            if not isinstance(each, dict) or not _is_percent(each.get("percent")) or "submission" not in each:
+                raise ValueError(
+                    f"{self._scored_file}: {name!r} has {each!r}; expected percent and the digest of its submission: "
+                    "remove the file, and give its figures by --scored"
+                )
+        return found
+
+    @property
+    def _scored_file(self) -> Path:
+        return self.request.out / f"{self.table.name}.scored.json"
+
+    def _keep_scored(self) -> None:
+        """Keeps the figures of --scored, each for the submission that is there, and names those of other ones."""
+        kept, file = self._kept(), self.request.scored
+        for name, percent in self._given.items():
+            digest, before = self._submission(name), kept.get(name)
+            if not digest:
+                raise ValueError(f"{file}: {name!r} has no submission yet that was checked; first run without --scored")
+            if before is not None and before["percent"] == percent and before["submission"] != digest:
+                raise ValueError(
+                    f"{file}: {name!r} has {percent}, which was told of an earlier submission; submit the new one, or "
+                    f"remove the cell from {self._scored_file} if it scores the same"
+                )
+            kept[name] = {"percent": percent, "submission": digest}
+        if self._given:
+            write_json_atomically(self._scored_file, kept)
+        for name, each in kept.items():
+            if name in self._served and each["submission"] != self._submission(name):
+                self.tell(f"{name}: {each['percent']} is left out, it was told of another submission")
+
+    def _cell(self, kept: Mapping[str, Any], figure: PaperFigure) -> Cell:
         key, measure = source_of(figure) if figure.recipe else ("", "")
         if key not in self.commands:
             return Cell(figure)
-        of_task = figure.recipe in TASK_RECIPES
-        each = [self._measured(*source_of(figure, seed)) for seed in range(self.seeds if of_task else 1)]
-        known = [found for found in each if found is not None]
-        keys = {source_of(figure, seed)[0] for seed in range(self.seeds)} if of_task else {key}
-        needed = set[str]().union(*map(self._needs, keys))
+        sources = [source_of(figure, seed) for seed in range(self.seeds if figure.recipe in TASK_RECIPES else 1)]
+        needed = set[str]().union(*(self._needs(each) for each, _ in sources))
         facts: dict[str, Any] = {"seconds": sum(map(self._seconds, needed))}
-        if "--check" in (words := self.commands[key].words):
-            facts["submission"] = words[2].replace("RUNS/", "runs/")
+        if "--check" in self.commands[key].words:
+            values, submissions = list[float](), list[str]()
+            for seed, (each, _) in enumerate(sources):
+                told, digest = kept.get(name := _served_name(figure, seed), {}), self._submission(name)
+                if digest and told.get("submission") == digest:
+                    values.append(told["percent"])
+                elif digest:
+                    submissions.append(self.commands[each].words[2].replace("RUNS/", "runs/"))
+            return Cell(figure, tuple(values), submission=", ".join(submissions), is_served=True, **facts)
+        known = [found for found in (self._measured(*each) for each in sources) if found is not None]
         if known and measure.endswith(HEADS):
             return Cell(figure, words="{layer}-{head}".format(**known[0]), **facts)
-        values = tuple(100 * found["value"] for found in known)
+        values_of = tuple(100 * found["value"] for found in known)
         if len(known) == 1 and known[0]["low"] is not None:
             facts |= {name: 100 * known[0][name] for name in ("low", "high")}
-        return Cell(figure, values, **facts)
+        return Cell(figure, values_of, **facts)
 
     def _measured(self, key: str, measure: str) -> Mapping[str, Any] | None:
         """Value, low and high, 0..1; None for what is not known."""
         if key not in self.commands or not self._has(key):
             return None
-        words = self.commands[key].words
-        if words[0] == "score":
-            figures = read_json_object(self._made(key))["answer"].get("figures", ())
-            found = next((each for each in figures if each["name"] == measure), None)
-        elif words[0] == "evaluate":
-            found = read_json_object(Path(self._filled(key)) / "results.json")["figures"].get(measure)
-        else:
-            found = _of_heads(read_json_object(Path(self._filled(key)) / "attention.json"), measure)
-        return None if found is None or found["value"] is None else found
+        words, place = self.commands[key].words, Path(self._filled(key))
+        name = {"evaluate": "results.json", "attention": "attention.json"}.get(words[0])
+        file = self._made(key) if name is None else place / name
+        try:
+            if words[0] == "score":
+                figures = read_json_object(file)["answer"]["figures"]
+                found = next((each for each in figures if each["name"] == measure), None)
+            else:
+                read = read_json_object(file)
+                found = read["figures"].get(measure) if words[0] == "evaluate" else _of_heads(read, measure)
+            return None if found is None or found["value"] is None else found
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(
+                f"{file} lacks {error}; remove it and {self._made(key)}, and the command runs again"
+            ) from None
 
     def _needs(self, key: str) -> set[str]:
         """Keys of a command and all that it needs."""
@@ -359,13 +447,31 @@ def _settings(name: str) -> str:
     return own + _settings(recipe.model) if name in TASK_RECIPES else own
 
 
+def _is_percent(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 100
+
+
+def _served_name(figure: PaperFigure, seed: int) -> str:
+    return f"{figure.row}: {figure.column}{f', seed {seed}' if seed else ''}"
+
+
+def _file_digest(path: Path) -> str:
+    found = path.stat()
+    return _digest_of_state(path, found.st_size, found.st_mtime_ns)
+
+
+@cache
+def _digest_of_state(path: Path, num_bytes: int, changed_ns: int) -> str:
+    return sha256_of(path)
+
+
 def _scored(file: Path, names: Sequence[str]) -> dict[str, float]:
     """Figures of test servers from a file, by the name of their cell."""
     found = read_json_object(file)
     for name, percent in found.items():
         if name not in names:
             raise ValueError(f"{file}: no cell {name!r} is for a test server: {name_hint(name, names)}")
-        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 1 <= percent <= 100:
+        if not _is_percent(percent):
             raise ValueError(f"{file}: {name!r} has {percent!r}; expected a figure in percent, 1 to 100")
     return found
 
@@ -442,7 +548,8 @@ class Cell:
         values: in percent, by seed; empty where nothing is known yet.
         low, high: 95 % interval over images, of one seed.
         words: what came out, of a figure that is no number.
-        submission: of a figure that a test server tells: file below the folder of the table.
+        submission: files below the folder of the table whose figures a test server has still to tell.
+        is_served: whether a test server tells it.
         seconds: of the commands that it needs, shared ones too.
     """
 
@@ -452,11 +559,8 @@ class Cell:
     high: float | None = None
     words: str = ""
     submission: str = ""
+    is_served: bool = False
     seconds: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return f"{self.figure.row}: {self.figure.column}"
 
     @property
     def mean(self) -> float | None:
@@ -468,51 +572,65 @@ class Cell:
         recipes = " > ".join(chain_of(figure.recipe)) if figure.recipe else f"none: {figure.why}"
         hours = f"{self.seconds / 3600:.2f}" if self.seconds else ""
         start = [figure.row, figure.column, figure.printed]
+        submit = f"to submit: {self.submission}" if self.submission else ""
         if mean is None:
-            missing = "" if figure.recipe else "no command"
-            missing = f"to submit: {self.submission}" if self.submission else missing
+            missing = submit or ("for a test server" if self.is_served else "" if figure.recipe else "no command")
             return [*start, self.words or missing, "", "", "", hours, recipes]
+        ends, seeds = (self.low, self.high), len(self.values)
+        low, high = mean_interval(self.values) if seeds > 1 else ends
         interval, inside = "", ""
-        if len(self.values) > 1:
-            interval = f"sd {statistics.stdev(self.values):.2f} of {len(self.values)} seeds"
-        elif self.low is not None and self.high is not None:
-            interval = f"{self.low:.2f} .. {self.high:.2f}"
-            inside = "inside" if self.low <= figure.value <= self.high else "outside"
-        return [*start, f"{mean:.2f}", interval, f"{mean - figure.value:+.2f}", inside, hours, recipes]
+        if low is not None and high is not None:
+            interval = f"{low:.2f} .. {high:.2f}{f' of {seeds} seeds' if seeds > 1 else ''}"
+            inside = "inside" if low <= figure.value <= high else "outside"
+        ours = "; ".join(filter(None, (f"{mean:.2f}", submit)))
+        return [*start, ours, interval, f"{mean - figure.value:+.2f}", inside, hours, recipes]
 
 
-def write_table(folder: Path, of: PaperTable, cells: Sequence[Cell], *, is_toy: bool) -> None:
-    """Writes the table three times, each file whole."""
+def write_table(
+    folder: Path, of: PaperTable, cells: Sequence[Cell], *, is_toy: bool, noted: Mapping[str, Sequence[str]]
+) -> None:
+    """Writes the table three times, each file whole.
+
+    Args:
+        noted: by run, what it noted itself.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [each.line() for each in cells]
+    lines, differences = [each.line() for each in cells], list(_differences(cells, noted))
     text = io.StringIO()
     csv.writer(text).writerows([HEAD, *lines])
     for suffix, content in (
-        (".md", _markdown(of, lines, cells, is_toy=is_toy)),
+        (".md", _markdown(of, lines, _summary(cells), differences, is_toy=is_toy)),
         (".csv", text.getvalue()),
-        (".html", _page(of, lines, cells, is_toy=is_toy)),
+        (".html", _page(of, lines, cells, differences, is_toy=is_toy)),
     ):
         write_bytes_atomically(folder / f"{of.name}{suffix}", content.encode())
 
 
 def _summary(cells: Sequence[Cell]) -> str:
     known = sum(bool(each.values or each.words) for each in cells)
-    served = sum(bool(each.submission) and not each.values for each in cells)
+    served = sum(each.is_served and not each.values for each in cells)
     return (
         f"{known} of {plural(len(cells), 'figure')} measured" + (f", {served} for a test server" * bool(served)) + "."
     )
 
 
-def _markdown(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], *, is_toy: bool) -> str:
-    parts = [f"# {of.name}: {of.title}: {of.caption}", f"{DRILL.line}." if is_toy else "", _summary(cells)]
+_Points = Sequence[tuple[str, Sequence[str]]]
+
+
+def _markdown(
+    of: PaperTable, lines: Sequence[Sequence[str]], summary: str, differences: _Points, *, is_toy: bool
+) -> str:
+    parts = [f"# {of.name}: {of.title}: {of.caption}", f"{DRILL.line}." if is_toy else "", summary]
     rows = [HEAD, ["---"] * len(HEAD), *([cell.replace("|", "\\|") for cell in line] for line in lines)]
     parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    for recipe, points in _differences(cells):
-        parts += [f"## What {recipe} leaves open", "\n".join(f"- {point}" for point in points)]
+    for title, points in differences:
+        parts += [f"## {title}", "\n".join(f"- {point}" for point in points)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _page(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], *, is_toy: bool) -> str:
+def _page(
+    of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], differences: _Points, *, is_toy: bool
+) -> str:
     counts = [("figures", str(len(cells))), ("measured", str(sum(bool(each.values or each.words) for each in cells)))]
     parts = [
         page_start(f"{of.name}: {of.title}", f"{of.caption[0].upper()}{of.caption[1:]}. {_summary(cells)}"),
@@ -520,16 +638,17 @@ def _page(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell],
         tiles(counts),
         table(HEAD, [[escaped(cell, 300) for cell in line] for line in lines], numbers=(2, 3, 4, 5, 7)),
     ]
-    for recipe, points in _differences(cells):
+    for title, points in differences:
         listed = "".join(f"<li>{escaped(point, 1000)}</li>" for point in points)
-        parts.append(folded(f"What {recipe} leaves open", f"<ul>{listed}</ul>"))
+        parts.append(folded(title, f"<ul>{listed}</ul>"))
     return "".join((*parts, PAGE_END))
 
 
-def _differences(cells: Sequence[Cell]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Each recipe that a cell is made by, and in what a run of it may differ from the paper's."""
+def _differences(cells: Sequence[Cell], noted: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
+    """In what a run of each recipe that a cell is made by may differ from the paper's, and what runs noted."""
     made_by = dict.fromkeys(name for each in cells if each.figure.recipe for name in chain_of(each.figure.recipe))
     for name in made_by:
         recipe = TASK_RECIPES.get(name) or RECIPES[name]
         if recipe.left_open:
-            yield name, recipe.left_open
+            yield f"What {name} leaves open", recipe.left_open
+    yield from ((f"What the run {run} noted", notes) for run, notes in noted.items())

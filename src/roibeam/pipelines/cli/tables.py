@@ -6,7 +6,7 @@ import os
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     from roibeam.pipelines.common.statistics.paper_figures import PaperTable
 
 
+Data = Annotated[Path | None, option(
+    "Folder of the official files, each data set in a folder of its own; --dry-run names them.", "DIR", INPUT,
+)]  # fmt: skip
+Stores = Annotated[Path | None, option("Folder of the stores; --dry-run names them.", "DIR", INPUT)]
+
+
 def tables_command(
     name: Annotated[str | None, argument("NAME", "Table to show in full, or to make with --out.")] = None,
-    data: Annotated[Path | None, option(
-        "Folder of the official files, each data set in a folder of its own; --dry-run names them.", "DIR", INPUT,
-    )] = None,
-    stores: Annotated[Path | None, option("Folder of the stores; --dry-run names them.", "DIR", INPUT)] = None,
+    data: Data = None,
+    stores: Stores = None,
     scored: Annotated[Path | None, option(
         "JSON of figures of a test server, in percent, by row: column.", "FILE", INPUT,
     )] = None,
@@ -77,12 +81,16 @@ def tables_command(
         from roibeam.pipelines.cli.table_run import TableRequest, table_commands
 
         if dry_run:
+            unused = {"--scored": scored, "--jobs": jobs > 1, "--processes": processes > 1, "--part": part != "1/1"}
+            if any(unused.values()):
+                named = ", ".join(each for each, given in unused.items() if given)
+                raise ValueError(f"--dry-run runs nothing, so that {named} would have no effect; leave it out")
             folders = {"DATA": data, "STORES": stores, "RUNS": None if out is None else out / "runs"}
             echo_commands(table_commands(chosen[0], only, seeds).values(), folders, as_json=as_json)
             return
         assert out is not None
         _make(TableRequest(
-            name, *_folders(chosen[0], data, stores, out, only, is_toy=toy), out, only, seeds, jobs, its_part,
+            name, *_folders(data, stores, out, is_toy=toy), out, only, seeds, jobs, its_part,
             processes, scored, toy,
         ), as_json=as_json)  # fmt: skip
     elif as_json:
@@ -101,9 +109,14 @@ def echo_commands(commands: Collection[Command], folders: Mapping[str, Path | No
     Args:
         folders: as of `filled`.
     """
-    from roibeam.pipelines.cli.recipe_commands import filled, needs_of
+    from roibeam.pipelines.cli.recipe_commands import filled, need_lines
+    from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 
-    needs = list(needs_of(commands, folders.get("DATA")))
+    named = NamedFiles()
+    named.need("--data", folders.get("DATA"), FOLDER)
+    named.need("--stores", folders.get("STORES"), FOLDER)
+    named.check()
+    needs = list(need_lines(list(commands), folders))
     lines = [[filled(word, folders) for word in each.words] for each in commands]
     if as_json:
         typer.echo(json_line({"commands": lines, "needs": needs}))
@@ -118,20 +131,12 @@ def _part(words: str) -> tuple[int, int]:
     return int(part), int(parts)
 
 
-def _folders(
-    table: PaperTable, data: Path | None, stores: Path | None, out: Path, only: Sequence[str], *, is_toy: bool
-) -> tuple[Path, Path]:
+def _folders(data: Path | None, stores: Path | None, out: Path, *, is_toy: bool) -> tuple[Path, Path]:
     """DATA and STORES, which a drill draws."""
-    from roibeam.pipelines.cli.table_run import table_commands
-
+    if is_toy and (data is not None or stores is not None):
+        raise ValueError("--toy draws data and stores of its own; leave --data and --stores out")
     if is_toy:
-        from roibeam.pipelines.toyworld.paper_files import write_paper_files
-
-        if data is not None or stores is not None:
-            raise ValueError("--toy draws data and stores of its own; leave --data and --stores out")
-        keys = [need for each in table_commands(table, only).values() for need in each.needs]
-        names = [key.removeprefix("store ") for key in keys if key.startswith("store ")]
-        return write_paper_files(out / "toy", dict.fromkeys(names), os.cpu_count() or 1)
+        return out / "toy" / "data", out / "toy" / "stores"
     if data is None or stores is None:
         raise ValueError("--data and --stores are needed: official files and stores, as --dry-run names them")
     return data, stores
@@ -141,6 +146,12 @@ def _make(request: TableRequest, *, as_json: bool) -> None:
     from roibeam.pipelines.cli.table_run import HEAD, TableRun
 
     run = TableRun(request, partial(typer.echo, err=as_json))
+    if request.toy:
+        from roibeam.pipelines.toyworld.paper_files import write_paper_files
+
+        needs = dict.fromkeys(need for each in run.in_turn for need in each.needs if need.startswith("store "))
+        stores = [need.removeprefix("store ") for need in needs]
+        write_paper_files(request.out / "toy", stores, os.cpu_count() or 1)
     run.check()
     failed = run.run()
     run.write()
@@ -202,15 +213,14 @@ def check_command(
         roibeam data check refcoco+ refcoco+/
     """
     from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
-    from roibeam.pipelines.finetuning.data_check import NOT_LOOKED_AT, check_data
+    from roibeam.pipelines.finetuning.scored_tasks import check_data
 
     named = NamedFiles()
     named.need("DATA", data, FOLDER)
     named.check()
     found = check_data(task, data)
     if as_json:
-        untold = {"not_looked_at": NOT_LOOKED_AT.get(task, "")}
-        typer.echo(json_line({"splits": [each._asdict() for each in found], **untold}))
+        typer.echo(json_line({"splits": [each._asdict() for each in found]}))
     else:
         typer.echo(f"{'split':<16}{'rows':>12}{'published':>12}  first .. last")
         for each in found:
@@ -218,7 +228,6 @@ def check_command(
             published = "not known" if each.published is None else f"{each.published:,}"
             words = "; ".join(filter(None, (f"{each.first} .. {each.last}" * bool(each.first), each.fault)))
             typer.echo(f"{each.split:<16}{rows:>12}{published:>12}  {words}")
-        if task in NOT_LOOKED_AT:
-            typer.echo(f"not looked at: {NOT_LOOKED_AT[task]}")
+        typer.echo("not looked at: what is inside photos; photos of COCO and Flickr30k beside another task's files")
     if any(each.fault for each in found if not each.is_missing) or all(each.is_missing for each in found):
         raise typer.Exit(1)

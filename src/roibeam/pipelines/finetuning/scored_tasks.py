@@ -10,22 +10,25 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
+import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from roibeam.messages import printable
-from roibeam.pipelines.data.datasets.karpathy import read_captioned
+from roibeam.messages import name_hint, plural, printable
+from roibeam.pipelines.data.datasets.entities import DAMAGE, EntityCounts, read_entities, split_names
+from roibeam.pipelines.data.datasets.karpathy import KARPATHY, read_captioned
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer, read_refer_detections
 from roibeam.pipelines.data.datasets.rows import MissingFileError, find_file
 from roibeam.pipelines.data.datasets.tables import TableRow, read_answer_table, read_table, table_of, tables_in
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
-from roibeam.pipelines.data.datasets.vcr import read_vcr_labels
+from roibeam.pipelines.data.datasets.vcr import IMAGES_FOLDER, metadata_path, read_vcr_labels
 from roibeam.pipelines.data.datasets.vqa import VqaLabels, minival_ids, read_vqa_labels, read_vqa_question_ids
 from roibeam.pipelines.finetuning.metrics.glue import SUBMISSION, open_glue, open_submission
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, open_entities_labels
@@ -307,7 +310,7 @@ def _open_retrieval(folder: Path, split: str, rules: str) -> OpenTask:
 
 
 FIVE_FOLDS, SUBSET, COCO_FOLDS = "five-folds", "subset", 5  # of retrieval
-ENTITIES = "flickr30k-entities"
+_ENTITIES = "flickr30k-entities"
 _BOX_RULES = (STRICT, OFFICIAL, "uniter", "vl-bert", "vilbert")
 BOTH_RULES = (STRICT, OFFICIAL)
 # Numbers of rows: of the data sets' own pages and papers; of RefCOCO, RefCOCO+ and RefCOCOg, sentences.
@@ -335,12 +338,147 @@ SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
             name: ScoredTask({task.validation: 0, **task.rows}, BOTH_RULES, open_glue(name))
             for name, task in GLUE_TASKS.items()
         },
-        ENTITIES: ScoredTask(
+        _ENTITIES: ScoredTask(
             dict.fromkeys(("val", "test", "train")), (*BOTH_RULES, *GROUNDING_RULES), open_entities_labels
         ),
         SUBMISSION: ScoredTask({"dev": None, "test": None}, BOTH_RULES, open_submission),
     }
 )  # fmt: skip
+
+
+# Captions of Karpathy's splits, by the name of the file.
+_CAPTIONS: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {
+        "dataset_flickr30k.json": {"train": 145_000, "val": 5_070, "test": 5_000},
+        "dataset_coco.json": {"train": 566_747, "val": 25_010, "test": 25_010},
+    }
+)
+# Photos of Flickr30k Entities, of which not all captions have phrases with boxes.
+_PHOTOS: Mapping[str, int] = MappingProxyType({"train": 29_783, "val": 1_000, "test": 1_000})
+_VCR_PHOTOS: Mapping[str, int] = MappingProxyType({"train": 80_418, "val": 9_929, "test": 9_557})
+
+
+class SplitCheck(NamedTuple):
+    """What `check_data` finds in a split, in its photos, or in detections.
+
+    Attributes:
+        rows: those that are scored; photos of Flickr30k Entities; None where the split cannot be read.
+        published: None where no count is known.
+        first, last: ids of rows.
+        fault: what is wrong; "" for nothing.
+        is_missing: whether its file is not there.
+    """
+
+    split: str
+    rows: int | None
+    published: int | None
+    files: tuple[str, ...]
+    first: str = ""
+    last: str = ""
+    fault: str = ""
+    is_missing: bool = False
+
+
+def check_data(task: str, folder: Path) -> list[SplitCheck]:
+    """Reads all splits of a task. Raises ValueError for an unknown task."""
+    if task not in SCORED_TASKS:
+        raise ValueError(f"no task {task!r}: {name_hint(task, SCORED_TASKS)}")
+    is_own = task == "vqa" and has_own_tables(folder)
+    splits = dict.fromkeys(OWN_SPLITS) if is_own else SCORED_TASKS[task].splits
+    found = [_checked(task, folder, split, published) for split, published in splits.items()]
+    if task in ("vcr", "nlvr2", "retrieval"):
+        found += [_photos(task, folder, each.split) for each in found if each.rows]
+    return [*found, *([_detections(folder)] if task in REFS else [])]
+
+
+def _failed(split: str, published: int | None, error: Exception, rows: int | None = None) -> SplitCheck:
+    words = re.sub(r"--(data|entities) ", "DATA ", re.sub(r"^--split '\w+': ", "", str(error)))
+    is_missing = isinstance(error, MissingFileError | FileNotFoundError)
+    return SplitCheck(split, rows, published, (), fault=words, is_missing=is_missing)
+
+
+def _checked(task: str, folder: Path, split: str, published: int | None) -> SplitCheck:
+    published = _PHOTOS[split] if task == _ENTITIES else published
+    for name in KARPATHY if task == "retrieval" else ():
+        with suppress(ValueError):
+            published = _CAPTIONS.get(find_file(folder, name).name, {}).get(split)
+    rows: int | None = None
+    try:
+        found = SCORED_TASKS[task].open(folder, split, STRICT)
+        published = None if found.is_own else published
+        rows = len(split_names(str(folder), split)) if task == _ENTITIES else found.rows
+        if task == "vqa" and not found.is_own:  # answers are scored without the questions
+            path = str(find_file(folder, f"v2_OpenEnded_mscoco_{VQA_YEARS[split]}_questions.json"))
+            asked = list(read_vqa_question_ids(path))
+            check_row_ids(repr(path), asked, asked if split == MINIVAL else found.ids, unit="question")
+        elif task == _ENTITIES:
+            _check_images(str(folder), split)
+    except (ValueError, OSError) as error:
+        return _failed(split, published, error, rows)
+    fault = ""
+    if published is not None and rows != published:
+        less = plural(abs(rows - published), "row")
+        fault = f"{less} fewer: cut" if rows < published else f"{less} more"
+        fault += ", or another version"
+    first, last = (str(found.ids[0]), str(found.ids[-1])) if len(found.ids) else ("", "")
+    return SplitCheck(split, rows, published, tuple(map(str, found.files)), first, last, fault)
+
+
+def _check_images(folder: str, split: str) -> None:
+    """Raises ValueError for images of Flickr30k Entities whose files are missing or damaged."""
+    names, counts = split_names(folder, split), EntityCounts()
+    unread = names - {each.name for each in read_entities(folder, counts, names=names) if each.sentences}
+    damage = [line for line in counts.lines()[1:] if any(each in line for each in DAMAGE)]
+    if unread or damage:
+        first = f"{plural(len(unread), 'image')} of {split}.txt cannot be read, such as {min(unread)}" if unread else ""
+        raise ValueError("; ".join(filter(None, (first, *damage))))
+
+
+def _photos(task: str, folder: Path, split: str) -> SplitCheck:
+    """Looks for the photos that rows name, and for VCR's files beside them, by their names."""
+    part, published = f"photos of {split}", _VCR_PHOTOS.get(split) if task == "vcr" else None
+    try:
+        if task == "vcr":
+            place, rows = find_file(folder, IMAGES_FOLDER), read_vcr_labels(str(find_file(folder, f"{split}.jsonl")))
+            named = {"/".join(each.image.split("/")[-2:]) for each in rows}
+        elif task == "nlvr2":
+            place, path = find_file(folder, "images"), find_file(folder, f"{split}.json")
+            named = {os.path.basename(name) for each in read_nlvr2(str(path)) for name in each.images}
+        else:
+            place, named = folder, {os.path.basename(each.image) for each in read_captioned(folder, split)[0]}
+    except (ValueError, OSError) as error:
+        return _failed(part, published, error)
+    there = {form for each in _files_below(place, 3) for form in (each, *_short(each, task))}
+    beside = {metadata_path(name) for name in named} if task == "vcr" else set()
+    gone, rows_there = sorted((named | beside) - there), len(named & there)
+    fault = f"{plural(len(gone), 'file')} not below {place}, such as {gone[0]}" if gone else ""
+    if not fault and published not in (None, rows_there):
+        fault = f"of another number of photos than {published:,}: another version"
+    return SplitCheck(part, rows_there, published, (str(place),), fault=fault, is_missing=not rows_there)
+
+
+def _short(name: str, task: str) -> tuple[str, ...]:
+    """Of "folder/name.jpg" the name, and where captions name photos that without extension."""
+    own = os.path.basename(name)
+    return () if task == "vcr" else (own, os.path.splitext(own)[0])
+
+
+def _files_below(folder: Path, depth: int) -> Iterator[str]:
+    """Files as "folder/name", in folders `depth` deep; links are followed."""
+    for entry in os.scandir(folder):
+        if not entry.is_dir():
+            yield f"{folder.name}/{entry.name}"
+        elif depth:
+            yield from _files_below(Path(entry.path), depth - 1)
+
+
+def _detections(folder: Path) -> SplitCheck:
+    """MAttNet's, on which expressions are grounded too."""
+    try:
+        path = str(find_file(folder, DETECTIONS_NAME))
+        return SplitCheck("detections", sum(1 for _ in read_refer_detections(path)), None, (path,))
+    except (ValueError, OSError) as error:
+        return _failed("detections", None, error)
 
 
 logger = logging.getLogger(__name__)

@@ -58,6 +58,11 @@ class PaperFigure:
         return float(self.printed)
 
     @property
+    def title(self) -> str:
+        """Of the paper."""
+        return _TITLES.get(self.paper, self.paper)
+
+    @property
     def where(self) -> str:
         """Place in the paper, for readers of its recipe; with the paper's name if it is another system's."""
         name, _, version = self.paper.partition(", ")
@@ -104,6 +109,7 @@ def _rows() -> Mapping[str, Mapping[str, list[PaperFigure]]]:
 
 
 # VisualBERT's figures are those of its second paper, whose tables are not those of the first.
+_TITLES: Mapping[str, str] = MappingProxyType({"VisualBERT": "What Does BERT with Vision Look At?"})
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         "VL-BERT, version 1": "vlbert",
@@ -175,8 +181,7 @@ class PaperTable:
     @property
     def title(self) -> str:
         """The paper and the place, "ViLBERT, Table 2"."""
-        paper = "What Does BERT with Vision Look At?" if self.paper == "VisualBERT" else self.paper
-        return ", ".join(filter(None, (paper, self.place)))
+        return ", ".join(filter(None, (_TITLES.get(self.paper, self.paper), self.place)))
 
     @property
     def own(self) -> tuple[PaperFigure, ...]:
@@ -207,7 +212,8 @@ def paper_table(name: str) -> PaperTable:
     """Raises ValueError for an unknown name, with the near ones."""
     tables = paper_tables()
     if name not in tables:
-        raise ValueError(f"no table {name!r}: {name_hint(name, tables, listed_by='roibeam tables lists all')}")
+        meant = name.replace("visualbert", _NAMES["VisualBERT"])
+        raise ValueError(f"no table {name!r}: {name_hint(meant, tables, listed_by='roibeam tables lists all')}")
     return tables[name]
 
 
