@@ -199,7 +199,7 @@ def score_command(
     printed = [
         line
         for each in ([recipe] if recipe else _recipes_of(score.card["predicted"][0]))
-        for line in _printed(each, ours, score.card["split"], in_folds=rules == "five-folds", is_served=check)
+        for line in _printed(each, ours, score.card["split"], in_folds=rules == "five-folds")
     ]
     if recipe and not printed:
         printed = [f"printed, of the recipe {recipe}, {score.card['split']}: no figure"]
@@ -235,14 +235,9 @@ def _check_task(recipe: str, task: str) -> None:
         raise ValueError(f"--recipe {recipe} is of the task {of_recipe}, not {task}")
 
 
-def _printed(
-    recipe: str, ours: Mapping[str, float | None], split: str, *, in_folds: bool, is_served: bool
-) -> list[str]:
-    """Lines on what the paper has of a split, and what the measured percent is less it.
-
-    Args:
-        is_served: whether a submission is only looked at, whose figures a test server has.
-    """
+def _printed(recipe: str, ours: Mapping[str, float | None], split: str, *, in_folds: bool = False) -> list[str]:
+    """Lines on what the paper has of a split, and what the measured percent is less it; of a submission, which is only
+    looked at, nothing is measured."""
     from roibeam.pipelines.cli.recipe_commands import printed_figures
 
     lines = [f"printed, of the recipe {recipe}, {split}:"]
@@ -250,7 +245,7 @@ def _printed(
         value = ours.get(measure)
         each = ", ".join(f"{one.printed} ({one.column}; {one.where})" for one in figures)
         less = "" if value is None or len(figures) > 1 else f"; ours less it {value - figures[0].value:+.2f}"
-        less = ", from the test server" if is_served and split.startswith("test") else less
+        less = less if ours or not split.startswith("test") else ", from the test server"
         lines.append(f"  {measure}: {each}{less}")
     return lines if len(lines) > 1 else []
 

@@ -16,6 +16,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -25,22 +26,20 @@ from typing import NamedTuple
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.extraction.weights.detector_choice import PUBLISHED_SELECTIONS
+from roibeam.extraction.weights.sources import fetch_from_hub
+from roibeam.features.reading.temporary_copy import unfinished_lines
+from roibeam.features.store import FeatureStore
 from roibeam.messages import byte_count
+from roibeam.pipelines.common.console.command_files import NamedFiles
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
 from roibeam.pipelines.data.datasets.karpathy import FILES
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, MATCHED, MISMATCHED
 from roibeam.pipelines.data.feature_settings import PHOTOS, STORE, WEIGHTS, Features
+from roibeam.pipelines.finetuning import scored_tasks as tasks
 from roibeam.pipelines.finetuning.metrics.glue import PAPER_COLUMN
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, gpu_hours
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
-from roibeam.pipelines.finetuning.scored_tasks import (
-    DETECTIONS_NAME,
-    FIVE_FOLDS,
-    INSTANCES_NAMES,
-    REFS,
-    SCORED_TASKS,
-    VQA_YEARS,
-)
+from roibeam.pipelines.finetuning.scored_tasks import FIVE_FOLDS, SCORED_TASKS
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_before
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -200,7 +199,8 @@ def source_of(figure: PaperFigure, seed: int = 0) -> tuple[str, str]:
 
 
 def printed_figures(name: str, split: str, *, in_folds: bool = False) -> dict[str, list[PaperFigure]]:
-    """Printed figures of a task's recipe, of both problems of VCR, by the measure of `roibeam score` that they are compared with.
+    """Printed figures of a task's recipe by the measure of `roibeam score` that they are compared with; of VCR those of
+    both problems.
 
     Args:
         in_folds: of the score in five parts of COCO's test images.
@@ -209,8 +209,7 @@ def printed_figures(name: str, split: str, *, in_folds: bool = False) -> dict[st
     for figure in (one for each in _both_problems(name, TASK_RECIPES[name]) for one in TASK_RECIPES[each].figures):
         key, measure = source_of(figure)
         if key and _split_of(figure) == split and key.endswith(_IN_FOLDS) == in_folds:
-            if figure not in found.setdefault(measure, []):
-                found[measure].append(figure)
+            found.setdefault(measure, []).append(figure)
     return found
 
 
@@ -446,13 +445,12 @@ _SETS: Mapping[str, str] = MappingProxyType(
 _CAFFE = "resnet101_faster_rcnn_final.caffemodel of peteanderson80/bottom-up-attention, by roibeam convert"
 _WEIGHTS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("butd-10-100.pkl", "interbert.pkl", "vilbert.pkl", "vl-bert.pkl"), _CAFFE),
+        "butd-10-100.pkl": _CAFFE, "interbert.pkl": _CAFFE, "vilbert.pkl": _CAFFE, "vl-bert.pkl": _CAFFE,
         "mask-rcnn-r101-fpn.pkl": "model_final.pkl of Detectron's e2e_mask_rcnn_R-101-FPN_2x",
-        "pythia-x152-fpn.pkl": "detectron_model.pth of Pythia",
-        "r2c-r50.pkl": "torchvision's ResNet-50 of ImageNet",
+        "pythia-x152-fpn.pkl": "detectron_model.pth of Pythia", "r2c-r50.pkl": "torchvision's ResNet-50 of ImageNet",
         "resnet152.pth": "torchvision's ResNet-152 of ImageNet",
     }
-)
+)  # fmt: skip
 _PHOTOS: Mapping[str, int] = MappingProxyType(
     {
         "conceptual-captions": 3_100_000, "sbu": 860_000, "conceptual-12m": 2_000_000, "coco": 204_721,
@@ -468,29 +466,26 @@ _SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
 class Need(NamedTuple):
     """
     Attributes:
-        place: DATA or STORES; or HUB or PACKAGE.
-        name: of a file or folder below its place.
+        place: DATA or STORES, below which `name` lies; HUB or PACKAGE.
         words: where it is from; "" where the data set's line says it.
-        names: patterns of it in its folder; of what is no file, its parts.
+        patterns: of the file, in the folder of `name`; modules of a package.
     """
 
     place: str
     name: str
     words: str = ""
-    names: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
 
 
-DATA, STORES, HUB, PACKAGE = "DATA", "STORES", "hub", "package"
-_READ_IN = ("train2014", "val2014", "test2015")  # folders of COCO's photos
+DATA, STORES, HUB, PACKAGE = PLACES = ("DATA", "STORES", "hub", "package")
 
 
 def needs_of(commands: Iterable[Command]) -> list[Need]:
     """What commands need that no download among them makes; what lies in one folder stands together."""
     commands = list(commands)
     made = {f"{each.words[2]}/local.tsv".removeprefix("DATA/") for each in commands if each.words[0] == "download"}
-    found = {(each.place, each.name): each for command in reversed(commands) for each in _needs(command)}
-    needs = [each for each in found.values() if each.name not in made]
-    return sorted(needs, key=lambda each: ((DATA, HUB, PACKAGE, STORES).index(each.place), each.name))
+    found = {(each.place, each.name): each for command in commands for each in _needs(command) if each.name not in made}
+    return sorted(found.values(), key=lambda each: (PLACES.index(each.place), each.name))
 
 
 def _needs(command: Command) -> Iterator[Need]:
@@ -501,66 +496,76 @@ def _needs(command: Command) -> Iterator[Need]:
             continue
         name = place[3].rstrip("/")
         if before == "extract" and not name.endswith(".tsv"):
-            folders = [f"coco/{each}" for each in _READ_IN] if name == "coco" else [name]
-            suffix = "png" if name.startswith("nlvr2") else "jpg"
-            yield from (Need(DATA, f"{each}/*.{suffix}", "photos", (f"**/*.{suffix}",)) for each in folders)
+            folders = [f"coco/{each}" for each in ("train2014", "val2014", "test2015")] if name == "coco" else [name]
+            photo = "*.png" if name.startswith("nlvr2") else "*.jpg"
+            yield from (Need(DATA, f"{each}/{photo}", "photos", (f"**/{photo}",)) for each in folders)
         elif before in ("--data", "--entities"):
             for names in _files_of(words, name):
                 yield Need(DATA, f"{name}/{names[0]}", "", (*names, *(f"*/{each}" for each in names)))
         else:
             yield Need(DATA, name, _WEIGHTS.get(name.removeprefix("weights/"), ""))
-    stores = [command.key, *command.needs] if words[0] in ("extract", "store") else command.needs
+    stores = (command.key, *command.needs) if words[0] in ("extract", "store") else command.needs
     yield from (Need(STORES, each.removeprefix("store ")) for each in stores if each.startswith("store "))
     start = words[0] == "pretrain" and not {"--from-run", "--toy"} & {*words} and RECIPES[words[3]].start
     for name in (*(each for each in words if each.startswith("hf:")), *([f"hf:google-bert/{start}"] if start else [])):
-        yield Need(HUB, name, "from the hub, or a folder as --from-bert", ("model.safetensors", "pytorch_model.bin"))
+        yield Need(HUB, name, "from Hugging Face's hub; or its folder, as --from-bert")
     if "spacy" in words:
         yield Need(PACKAGE, "spaCy", "for parses: pip install 'roibeam[parse]'", ("spacy",))
     if command.features is not None and command.features.detector in PUBLISHED_SELECTIONS:
         yield Need(PACKAGE, "detectron2", "a checkout on PYTHONPATH (docs/detectors.md)", ("detectron2",))
     if words[0] == "score" and words[1] in GLUE_TASKS:
-        yield Need(PACKAGE, "figures of GLUE", "pip install 'roibeam[glue]'", ("scipy", "sklearn"))
+        yield Need(PACKAGE, "GLUE's figures", "pip install 'roibeam[glue]'", ("scipy", "sklearn"))
 
 
 def _files_of(words: Sequence[str], folder: str) -> Iterator[tuple[str, ...]]:
     """Names of each file that a command reads in the folder of a task, as its readers look for them."""
     task = next((each for each, glue in GLUE_TASKS.items() if glue.name == folder), folder)
-    if task in REFS:
-        yield from ((REFS[task],), INSTANCES_NAMES)
+    if task in tasks.REFS:
+        yield from ((tasks.REFS[task],), tasks.INSTANCES_NAMES)
         recipe = TASK_RECIPES.get(words[words.index("--recipe") + 1]) if "--recipe" in words else None
-        yield from [(DETECTIONS_NAME,)] * (recipe is not None and recipe.options.boxes == "detected")
+        yield from [(tasks.DETECTIONS_NAME,)] * (recipe is not None and recipe.options.boxes == "detected")
         return
     validation = next(iter(SCORED_TASKS[task].splits)) if task in SCORED_TASKS else "val"
     for split in [words[words.index("--split") + 1]] if "--split" in words else ["train", validation]:
         if task in GLUE_TASKS:
-            others = f"{split.replace('dev', 'validation')}*.parquet", "msr_paraphrase_*.txt"
-            yield (f"{split}.tsv", *others[: 1 + (folder == "MRPC")])
+            yield f"{split}.tsv", f"{split.replace('dev', 'validation')}*.parquet", "msr_paraphrase_*.txt"
         elif task == "flickr30k-entities":
             yield from ((f"{split}.txt",), ("Sentences",), ("Annotations",))
         elif task == "vqa":
-            yield (f"v2_OpenEnded_mscoco_{VQA_YEARS[split]}_questions.json",)
-            yield from [(f"v2_mscoco_{VQA_YEARS[split]}_annotations.json",)] * (not split.startswith("test"))
-        elif task in ("vcr", "nlvr2"):
-            yield (f"{split}.json{'l' * (task == 'vcr')}",)
+            yield (f"v2_OpenEnded_mscoco_{tasks.VQA_YEARS[split]}_questions.json",)
+            yield from [(f"v2_mscoco_{tasks.VQA_YEARS[split]}_annotations.json",)] * (not split.startswith("test"))
         else:
-            yield (f"dataset_{folder}.json", *FILES[split])
+            of_task = {"vcr": (f"{split}.jsonl",), "nlvr2": (f"{split}.json",)}
+            yield of_task.get(task, (f"dataset_{folder}.json", *FILES.get(split, ())))
 
 
 def is_there(need: Need, folder: Path) -> bool:
-    """Whether a need is met: files and folders are not empty, packages installed, a model is in the hub's cache.
-
-    Args:
-        folder: that of its place.
-    """
+    """Whether modules are installed, or a file or folder, which is not empty, lies below the folder of its place."""
     if need.place == PACKAGE:
-        return all(map(find_spec, need.names))
-    if need.place == HUB:
-        from huggingface_hub import try_to_load_from_cache
-
-        return any(isinstance(try_to_load_from_cache(need.name[3:], each), str) for each in need.names)
+        return all(map(find_spec, need.patterns))
     path = folder / need.name
-    found = (each for name in need.names or (path.name,) for each in path.parent.glob(name))
+    found = (each for name in need.patterns or (path.name,) for each in path.parent.glob(name))
     return any(any(each.iterdir()) if each.is_dir() else each.stat().st_size for each in found)
+
+
+def missing_of(commands: Iterable[Command], data: Path, stores: Path, named: NamedFiles) -> list[str]:
+    """Names of what is not there; the hub is asked, and stores are opened, whose faults are added to `named`."""
+    missing = list[str]()
+    for need in needs_of(commands):
+        folder = stores if need.place == STORES else data
+        if need.place == HUB:
+            named.look(partial(fetch_from_hub, need.name, ("config.json",)))
+        elif not is_there(need, folder):
+            missing.append(need.name if need.place == PACKAGE else str(folder / need.name))
+        elif need.place == STORES:
+            named.look(partial(_check_store, folder / need.name))
+    return missing
+
+
+def _check_store(path: Path) -> None:
+    with FeatureStore(path) as store:
+        if lines := unfinished_lines([store]):
+            raise ValueError(lines[0])
 
 
 def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) -> Iterator[str]:
@@ -572,10 +577,9 @@ def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) 
     needs = needs_of(commands)
 
     def line(need: Need) -> str:
-        folder = folders.get(STORES if need.place == STORES else DATA)
-        lacks = "to fetch " if need.place == HUB else "missing  "
-        there = "" if folder is None else "there    " if is_there(need, folder) else lacks
-        return f"{there}{need.name}{f': {need.words}' if need.words else ''}"
+        folder = None if need.place == HUB else folders.get(STORES if need.place == STORES else DATA)
+        there = "" if folder is None else "there    " if is_there(need, folder) else "missing  "
+        return f"{there}{need.name}{need.words and f': {need.words}'}"
 
     yield "official files, below DATA:"
     for name, own in groupby((each for each in needs if each.place == DATA), lambda each: each.name.partition("/")[0]):
@@ -597,9 +601,9 @@ def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) 
     for command in commands:
         if "--recipe" in command.words:
             recipe = TASK_RECIPES.get(command.words[command.words.index("--recipe") + 1])
-            found = None if recipe is None else gpu_hours(recipe)
-            hours = "not measured" if found is None else f"{found.hours:.2g} on one {found.card}"
-            yield f"  {command.words[1]}: {hours}"
+            hours = None if recipe is None else gpu_hours(recipe)
+            words = "not measured" if hours is None else f"{hours.hours:.2g} on one {hours.card}"
+            yield f"  {command.words[1]}: {words}"
 
 
 def _room(command: Command, features: Features) -> tuple[str, int]:

@@ -76,8 +76,8 @@ def recipes_command(
         chosen = {name: chosen[name]}
     elif commands:
         raise ValueError("--commands is of one recipe; name it, such as roibeam recipes vlbert-vqa --commands")
-    elif data or stores:
-        raise ValueError("--data and --stores say what --commands lacks; name a recipe and give --commands")
+    if (data or stores) and not commands:
+        raise ValueError("--data and --stores are for --commands, which says what is missing there")
     asked = {"paper": paper, "task": task, "system": system, "figure": figure, "search": search}
     for each, value in asked.items():
         facts = {name: _facts(name, recipe)[each] for name, recipe in chosen.items()}
@@ -91,7 +91,7 @@ def recipes_command(
     if commands:
         from roibeam.pipelines.cli.recipe_commands import commands_of
 
-        echo_commands(commands_of(str(name)), {}, as_json=as_json)
+        echo_commands(commands_of(str(name)), {"DATA": data, "STORES": stores}, as_json=as_json)
     elif as_json:
         sizes = {each: {"parameters": count} for each, count in PARAMETERS.items()}
         plain = {each: _plain(recipe) | sizes.get(each, {}) for each, recipe in chosen.items()}

@@ -28,31 +28,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, cast
 
-from roibeam.extraction.weights.sources import fetch_from_hub
 from roibeam.features.folders.durable_files import sha256_of, write_bytes_atomically, write_json_atomically
 from roibeam.features.folders.folder_protocol import lock_file
-from roibeam.features.reading.temporary_copy import unfinished_lines
-from roibeam.features.store import FeatureStore
 from roibeam.messages import escaped, name_hint, plural
-from roibeam.pipelines.cli.recipe_commands import (
-    HUB,
-    PACKAGE,
-    STORES,
-    Command,
-    chain_of,
-    commands_of,
-    filled,
-    is_there,
-    needs_of,
-    source_of,
-)
-from roibeam.pipelines.common.console.command_files import NamedFiles, read_json_object
+from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, filled, missing_of, source_of
+from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
 from roibeam.pipelines.common.page_layout import PAGE_END, Banner, banner_html, folded, page_start, table, tiles
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, PaperTable, paper_table
 from roibeam.pipelines.common.statistics.verdict import mean_interval
@@ -68,7 +54,6 @@ _TOY_STEPS = {
     "pretrain": ("--steps", "20", "--batch-size", "8"),
     "finetune": ("--steps", "3", "--batch-size", "8", "--set", "train.evaluate_every=3"),
 }
-_TOLD = ("figures", "card")  # of a score
 _WAIT = 5.0  # seconds between two looks for what others make
 _AVERAGE, HEADS, ENTITY = "average of the eight", "best head", "entity"
 
@@ -138,7 +123,12 @@ class TableRun:
         part, parts = request.part
         first = len(chosen) * (part - 1) // parts
         self.in_turn = chosen[first:] + chosen[:first]
-        self._served = dict(self._served_cells())
+        self._scored_file = request.out / f"{self.table.name}.scored.json"
+        keys = (
+            (f"{each.row}: {each.column}{f', seed {seed}' if seed else ''}", source_of(each, seed)[0])
+            for each in self.table.own if each.recipe for seed in range(self.seeds)
+        )  # fmt: skip
+        self._served = {name: key for name, key in keys if key and "--check" in self.commands[key].words}
         self._given = {} if request.scored is None else _scored(request.scored, list(self._served))
         self._running: list[subprocess.Popen[bytes]] = []
         self._is_stopping = False
@@ -146,23 +136,15 @@ class TableRun:
     def check(self) -> None:
         """Raises ValueError naming all that is missing, commands that another request made, and figures of a test
         server that fit no submission."""
-        request, named, missing = self.request, NamedFiles(), list[str]()
+        request, named = self.request, NamedFiles()
         named.need_output_folder(request.out)
+        named.need("--data", request.data, FOLDER)
+        named.need("--stores", request.stores, FOLDER)
         done = {key: named.look(partial(self._has, key)) for key in self.commands}
         left = [replace(each, words=self._words(each)) for each in self.in_turn if done[each.key] is False]
-        for need in needs_of(left):
-            folder = request.stores if need.place == STORES else request.data
-            if is_there(need, folder):
-                if need.place == STORES:
-                    named.look(partial(_check_store, folder / need.name))
-            elif need.place == HUB:
-                named.look(partial(fetch_from_hub, need.name, ("config.json",)))
-            else:
-                missing.append(need.name if need.place == PACKAGE else str(folder / need.name))
-        if missing:
-            shown = "" if request.toy else f" --data {request.data} --stores {request.stores}"
-            where = f"roibeam tables {request.name} --dry-run{shown} tells where each is from"
-            named.refuse(f"{plural(len(missing), 'need')} missing: {', '.join(missing)}; {where}")
+        if missing := missing_of(left, request.data, request.stores, named):
+            typed = f"roibeam tables {request.name} --dry-run --data {request.data} --stores {request.stores}"
+            named.refuse(f"{plural(len(missing), 'need')} missing: {', '.join(missing)}; {typed} says where from")
         named.check()
         self._keep_scored()
 
@@ -183,9 +165,8 @@ class TableRun:
                     for each in ready[: self.request.jobs - len(going)]:
                         going[pool.submit(self._make, each)] = each
                     ended = {going.pop(each): each.result() for each in wait(going, _WAIT, FIRST_COMPLETED).done}
-                    for each, code in ended.items():
-                        if code or (code == 0 and not self._has(each.key)):
-                            failed[each.key] = self._log(each)
+                    bad = [each for each, code in ended.items() if code or (code == 0 and not self._has(each.key))]
+                    failed |= {each.key: self._log(each) for each in bad}
                     for each in (each for each, code in ended.items() if code is None):
                         if each.key not in busy:
                             self.tell(f"{each.key}: another process is making it")
@@ -210,8 +191,7 @@ class TableRun:
             return key not in self.commands
         command, made = self.commands[key], self._made(key)
         found, now = read_json_object(made), self._recorded(command)
-        answer = found.get("answer") or {}
-        if not {"words", "recipes"} <= found.keys() or (command.words[0] == "score" and not {*_TOLD} <= answer.keys()):
+        if not {"words", "recipes"} <= found.keys() or (command.words[0] == "score" and not _answer_of(found)):
             raise ValueError(f"{made} is no record of a command that was run; remove it, and the command runs again")
         found.setdefault("toy", found.get("data") is None)
         for name, what in (
@@ -223,9 +203,9 @@ class TableRun:
                 raise ValueError(
                     f"{self.request.out} has {key!r}, but {what}; choose a new --out, or remove {made} and what it made"
                 )
-        if command.words[0] == "score":  # of the predictions as they are now
+        if command.words[0] == "score":  # not of predictions that were made or changed after it
             predictions = Path(self._filled(command.words[2]))
-            return predictions.is_file() and _file_digest(predictions) in answer["card"]["results"].values()
+            return predictions.is_file() and predictions.stat().st_mtime_ns <= made.stat().st_mtime_ns
         return not key.startswith("RUNS/") or Path(self._filled(key)).exists()
 
     @cache  # noqa: B019
@@ -297,8 +277,8 @@ class TableRun:
     def _recorded(self, command: Command) -> dict[str, Any]:
         """By what a command is known again; a drill's files lie in its own folder, which may be moved."""
         data = None if self.request.toy else os.path.realpath(self.request.data)
-        its = {"words": list(self._words(command)), "data": data, "toy": self.request.toy}
-        return {**its, **self._digests(command.key)}
+        words = list(self._words(command))
+        return {"words": words, "data": data, "toy": self.request.toy, **self._digests(command.key)}
 
     def _filled(self, word: str) -> str:
         request = self.request
@@ -311,46 +291,31 @@ class TableRun:
         return self.request.out / "made" / f"{_file_name(key)}.json"
 
     def write(self) -> None:
-        """Writes the table as it is now."""
-        noted = dict[str, Sequence[str]]()
-        for run in (each.words[1] for each in self.commands.values() if each.words[0] in ("pretrain", "finetune")):
-            config = Path(self._filled(run)) / "config.json"
-            if config.exists() and (notes := read_json_object(config).get("recorded", {}).get("notes")):
-                noted[run.removeprefix("RUNS/")] = notes
-        write_table(self.request.out, self.table, self.cells(), is_toy=self.request.toy, noted=noted)
+        write_table(self.request.out, self.table, self.cells(), is_toy=self.request.toy)
 
     def cells(self) -> list[Cell]:
         """Cells of the table's own figures, in order. What test servers told is kept in the folder."""
         known = list(map(partial(self._cell, self._kept()), self.table.own))
         return list(map(partial(_averaged, known), known))
 
-    def _served_cells(self) -> Iterator[tuple[str, str]]:
-        """Name in --scored, and key, of each check of a submission; of later seeds with the seed's number."""
-        for figure in self.table.own:
-            for seed in range(self.seeds):
-                key = source_of(figure, seed)[0] if figure.recipe else ""
-                if key in self.commands and "--check" in self.commands[key].words:
-                    yield _served_name(figure, seed), key
-
     def _submission(self, name: str) -> str:
-        """Digest of a cell's submission; "" where it is not made and checked."""
+        """Digest of a cell's submission as it was checked; "" where that is still to be done."""
         key = self._served[name]
-        return _file_digest(Path(self._filled(self.commands[key].words[2]))) if self._has(key) else ""
+        answer = _answer_of(read_json_object(self._made(key))) if self._has(key) else None
+        return "" if answer is None else answer[1]
 
     def _kept(self) -> dict[str, Any]:
-        """Figures of test servers by cell, with the digest of their submission."""
+        """Figures of test servers by cell, each with the digest of its submission."""
         found = read_json_object(self._scored_file) if self._scored_file.exists() else {}
         for name, each in found.items():
-            if not isinstance(each, dict) or not _is_percent(each.get("percent")) or "submission" not in each:
+            if not (
+                isinstance(each, dict) and each.keys() == {"percent", "submission"} and _is_percent(each["percent"])
+            ):
                 raise ValueError(
                     f"{self._scored_file}: {name!r} has {each!r}; expected percent and the digest of its submission: "
                     "remove the file, and give its figures by --scored"
                 )
         return found
-
-    @property
-    def _scored_file(self) -> Path:
-        return self.request.out / f"{self.table.name}.scored.json"
 
     def _keep_scored(self) -> None:
         """Keeps the figures of --scored, each for the submission that is there, and names those of other ones."""
@@ -367,53 +332,56 @@ class TableRun:
             kept[name] = {"percent": percent, "submission": digest}
         if self._given:
             write_json_atomically(self._scored_file, kept)
-        for name, each in kept.items():
-            if name in self._served and each["submission"] != self._submission(name):
-                self.tell(f"{name}: {each['percent']} is left out, it was told of another submission")
+        for name in kept.keys() & self._served.keys():
+            if kept[name]["submission"] != self._submission(name):
+                self.tell(f"{name}: {kept[name]['percent']} is left out, it was told of another submission")
 
     def _cell(self, kept: Mapping[str, Any], figure: PaperFigure) -> Cell:
         key, measure = source_of(figure) if figure.recipe else ("", "")
         if key not in self.commands:
             return Cell(figure)
         sources = [source_of(figure, seed) for seed in range(self.seeds if figure.recipe in TASK_RECIPES else 1)]
-        needed = set[str]().union(*(self._needs(each) for each, _ in sources))
+        needed = sorted(set[str]().union(*(self._needs(each) for each, _ in sources)))
         facts: dict[str, Any] = {"seconds": sum(map(self._seconds, needed))}
-        if "--check" in self.commands[key].words:
-            values, submissions = list[float](), list[str]()
-            for seed, (each, _) in enumerate(sources):
-                told, digest = kept.get(name := _served_name(figure, seed), {}), self._submission(name)
-                if digest and told.get("submission") == digest:
-                    values.append(told["percent"])
-                elif digest:
-                    submissions.append(self.commands[each].words[2].replace("RUNS/", "runs/"))
-            return Cell(figure, tuple(values), submission=", ".join(submissions), is_served=True, **facts)
+        facts["noted"] = {
+            each[4:]: notes for each in needed if each.startswith("run ") and (notes := self._notes(each))
+        }
+        names = [name for name, of in self._served.items() if of in dict(sources)]
+        if names:
+            checked = {name: self._submission(name) for name in names}
+            told = {name: each["percent"] for name, each in kept.items() if checked.get(name) == each["submission"]}
+            left = [self._served[name] for name in names if checked[name] and name not in told]
+            facts["submission"] = ", ".join(self.commands[each].words[2].replace("RUNS/", "runs/") for each in left)
+            return Cell(figure, tuple(told.values()), is_served=True, **facts)
         known = [found for found in (self._measured(*each) for each in sources) if found is not None]
         if known and measure.endswith(HEADS):
             return Cell(figure, words="{layer}-{head}".format(**known[0]), **facts)
-        values_of = tuple(100 * found["value"] for found in known)
+        values = tuple(100 * found["value"] for found in known)
         if len(known) == 1 and known[0]["low"] is not None:
             facts |= {name: 100 * known[0][name] for name in ("low", "high")}
-        return Cell(figure, values_of, **facts)
+        return Cell(figure, values, **facts)
+
+    def _notes(self, key: str) -> Sequence[str]:
+        """What a run noted itself on how it differs from the published one."""
+        config = Path(self._filled(self.commands[key].words[1])) / "config.json"
+        return read_json_object(config).get("recorded", {}).get("notes", ()) if config.exists() else ()
 
     def _measured(self, key: str, measure: str) -> Mapping[str, Any] | None:
         """Value, low and high, 0..1; None for what is not known."""
         if key not in self.commands or not self._has(key):
             return None
-        words, place = self.commands[key].words, Path(self._filled(key))
-        name = {"evaluate": "results.json", "attention": "attention.json"}.get(words[0])
-        file = self._made(key) if name is None else place / name
-        try:
-            if words[0] == "score":
-                figures = read_json_object(file)["answer"]["figures"]
-                found = next((each for each in figures if each["name"] == measure), None)
-            else:
+        words = self.commands[key].words
+        if words[0] == "score":
+            figures = read_json_object(self._made(key))["answer"]["figures"]
+            found = next((each for each in figures if each["name"] == measure), None)
+        else:
+            file = Path(self._filled(key)) / ("results.json" if words[0] == "evaluate" else "attention.json")
+            try:
                 read = read_json_object(file)
                 found = read["figures"].get(measure) if words[0] == "evaluate" else _of_heads(read, measure)
-            return None if found is None or found["value"] is None else found
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ValueError(
-                f"{file} lacks {error}; remove it and {self._made(key)}, and the command runs again"
-            ) from None
+            except (KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"{file} is damaged: {error}; remove {file.parent}, and it is made again") from None
+        return None if found is None or found["value"] is None else found
 
     def _needs(self, key: str) -> set[str]:
         """Keys of a command and all that it needs."""
@@ -428,12 +396,6 @@ class TableRun:
 
 def _run_here(commands: Mapping[str, Command]) -> dict[str, Command]:
     return {key: each for key, each in commands.items() if each.words[0] in RUN_HERE}
-
-
-def _check_store(path: Path) -> None:
-    with FeatureStore(path) as store:
-        if lines := unfinished_lines([store]):
-            raise ValueError(lines[0])
 
 
 def _digest(*words: str) -> str:
@@ -451,18 +413,12 @@ def _is_percent(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 100
 
 
-def _served_name(figure: PaperFigure, seed: int) -> str:
-    return f"{figure.row}: {figure.column}{f', seed {seed}' if seed else ''}"
-
-
-def _file_digest(path: Path) -> str:
-    found = path.stat()
-    return _digest_of_state(path, found.st_size, found.st_mtime_ns)
-
-
-@cache
-def _digest_of_state(path: Path, num_bytes: int, changed_ns: int) -> str:
-    return sha256_of(path)
+def _answer_of(made: Mapping[str, Any]) -> tuple[Sequence[Any], str] | None:
+    """Figures of a score, and the digest of its predictions; None where these are not what a score tells."""
+    try:
+        return made["answer"]["figures"], next(iter(made["answer"]["card"]["results"].values()))
+    except (KeyError, TypeError, AttributeError, StopIteration):
+        return None
 
 
 def _scored(file: Path, names: Sequence[str]) -> dict[str, float]:
@@ -551,6 +507,7 @@ class Cell:
         submission: files below the folder of the table whose figures a test server has still to tell.
         is_served: whether a test server tells it.
         seconds: of the commands that it needs, shared ones too.
+        noted: by run, what it noted itself.
     """
 
     figure: PaperFigure
@@ -561,6 +518,7 @@ class Cell:
     submission: str = ""
     is_served: bool = False
     seconds: float = 0.0
+    noted: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def mean(self) -> float | None:
@@ -576,32 +534,25 @@ class Cell:
         if mean is None:
             missing = submit or ("for a test server" if self.is_served else "" if figure.recipe else "no command")
             return [*start, self.words or missing, "", "", "", hours, recipes]
-        ends, seeds = (self.low, self.high), len(self.values)
-        low, high = mean_interval(self.values) if seeds > 1 else ends
-        interval, inside = "", ""
+        interval, inside, seeds = "", "", len(self.values)
+        low, high = mean_interval(self.values) if seeds > 1 else (self.low, self.high)
         if low is not None and high is not None:
-            interval = f"{low:.2f} .. {high:.2f}{f' of {seeds} seeds' if seeds > 1 else ''}"
+            interval = f"{low:.2f} .. {high:.2f}{f' of {seeds} seeds' * (seeds > 1)}"
             inside = "inside" if low <= figure.value <= high else "outside"
-        ours = "; ".join(filter(None, (f"{mean:.2f}", submit)))
+        ours = f"{mean:.2f}{submit and f'; {submit}'}"
         return [*start, ours, interval, f"{mean - figure.value:+.2f}", inside, hours, recipes]
 
 
-def write_table(
-    folder: Path, of: PaperTable, cells: Sequence[Cell], *, is_toy: bool, noted: Mapping[str, Sequence[str]]
-) -> None:
-    """Writes the table three times, each file whole.
-
-    Args:
-        noted: by run, what it noted itself.
-    """
+def write_table(folder: Path, of: PaperTable, cells: Sequence[Cell], *, is_toy: bool) -> None:
+    """Writes the table three times, each file whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines, differences = [each.line() for each in cells], list(_differences(cells, noted))
+    lines = [each.line() for each in cells]
     text = io.StringIO()
     csv.writer(text).writerows([HEAD, *lines])
     for suffix, content in (
-        (".md", _markdown(of, lines, _summary(cells), differences, is_toy=is_toy)),
+        (".md", _markdown(of, lines, cells, is_toy=is_toy)),
         (".csv", text.getvalue()),
-        (".html", _page(of, lines, cells, differences, is_toy=is_toy)),
+        (".html", _page(of, lines, cells, is_toy=is_toy)),
     ):
         write_bytes_atomically(folder / f"{of.name}{suffix}", content.encode())
 
@@ -614,23 +565,16 @@ def _summary(cells: Sequence[Cell]) -> str:
     )
 
 
-_Points = Sequence[tuple[str, Sequence[str]]]
-
-
-def _markdown(
-    of: PaperTable, lines: Sequence[Sequence[str]], summary: str, differences: _Points, *, is_toy: bool
-) -> str:
-    parts = [f"# {of.name}: {of.title}: {of.caption}", f"{DRILL.line}." if is_toy else "", summary]
+def _markdown(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], *, is_toy: bool) -> str:
+    parts = [f"# {of.name}: {of.title}: {of.caption}", f"{DRILL.line}." if is_toy else "", _summary(cells)]
     rows = [HEAD, ["---"] * len(HEAD), *([cell.replace("|", "\\|") for cell in line] for line in lines)]
     parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    for title, points in differences:
+    for title, points in _differences(cells):
         parts += [f"## {title}", "\n".join(f"- {point}" for point in points)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _page(
-    of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], differences: _Points, *, is_toy: bool
-) -> str:
+def _page(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], *, is_toy: bool) -> str:
     counts = [("figures", str(len(cells))), ("measured", str(sum(bool(each.values or each.words) for each in cells)))]
     parts = [
         page_start(f"{of.name}: {of.title}", f"{of.caption[0].upper()}{of.caption[1:]}. {_summary(cells)}"),
@@ -638,17 +582,18 @@ def _page(
         tiles(counts),
         table(HEAD, [[escaped(cell, 300) for cell in line] for line in lines], numbers=(2, 3, 4, 5, 7)),
     ]
-    for title, points in differences:
+    for title, points in _differences(cells):
         listed = "".join(f"<li>{escaped(point, 1000)}</li>" for point in points)
         parts.append(folded(title, f"<ul>{listed}</ul>"))
     return "".join((*parts, PAGE_END))
 
 
-def _differences(cells: Sequence[Cell], noted: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
-    """In what a run of each recipe that a cell is made by may differ from the paper's, and what runs noted."""
+def _differences(cells: Sequence[Cell]) -> Iterator[tuple[str, Sequence[str]]]:
+    """In what a run of each recipe that a cell is made by may differ from the paper's, and what the runs noted."""
     made_by = dict.fromkeys(name for each in cells if each.figure.recipe for name in chain_of(each.figure.recipe))
     for name in made_by:
         recipe = TASK_RECIPES.get(name) or RECIPES[name]
         if recipe.left_open:
             yield f"What {name} leaves open", recipe.left_open
+    noted = {run: notes for each in cells for run, notes in each.noted.items() if notes}
     yield from ((f"What the run {run} noted", notes) for run, notes in noted.items())

@@ -60,7 +60,7 @@ class PaperFigure:
     @property
     def title(self) -> str:
         """Of the paper."""
-        return _TITLES.get(self.paper, self.paper)
+        return "What Does BERT with Vision Look At?" if self.paper == "VisualBERT" else self.paper
 
     @property
     def where(self) -> str:
@@ -109,7 +109,6 @@ def _rows() -> Mapping[str, Mapping[str, list[PaperFigure]]]:
 
 
 # VisualBERT's figures are those of its second paper, whose tables are not those of the first.
-_TITLES: Mapping[str, str] = MappingProxyType({"VisualBERT": "What Does BERT with Vision Look At?"})
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         "VL-BERT, version 1": "vlbert",
@@ -181,7 +180,7 @@ class PaperTable:
     @property
     def title(self) -> str:
         """The paper and the place, "ViLBERT, Table 2"."""
-        return ", ".join(filter(None, (_TITLES.get(self.paper, self.paper), self.place)))
+        return ", ".join(filter(None, (self.figures[0].title, self.place)))
 
     @property
     def own(self) -> tuple[PaperFigure, ...]:
