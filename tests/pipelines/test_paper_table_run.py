@@ -212,7 +212,7 @@ def test_all_that_is_missing_is_named_before_anything_runs(tmp_path: Path, monke
         assert name in str(error.value), name
     assert asked == ["hf:google-bert/bert-base-uncased"] and len(str(error.value).splitlines()) == 1
     monkeypatch.setattr("roibeam.pipelines.cli.recipe_commands.find_spec", lambda name: None)
-    for table, words in (("interbert-3", "GLUE's figures"), ("what-does-bert-with-vision-look-at-2", "spaCy")):
+    for table, words in (("interbert-3", "figures of GLUE"), ("what-does-bert-with-vision-look-at-2", "spaCy")):
         with pytest.raises(ValueError, match=words):
             TableRun(replace(given, name=table), print).check()
     with pytest.raises(ValueError, match="no command makes its figures"):

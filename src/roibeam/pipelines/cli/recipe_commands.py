@@ -1,22 +1,17 @@
 """Commands that repeat a published run, from official files to its figures, and what they need.
 
-DATA/conceptual-captions, sbu, conceptual-12m    the publisher's table of captions and URLs; PHOTOS is what
-                                                 `roibeam download` makes of it
-DATA/coco, flickr30k                             photos, and Karpathy's dataset_coco.json or dataset_flickr30k.json
-DATA/vqa, vcr, nlvr2, refcoco+, CoLA, ...        official files of a task; of vcr and nlvr2 photos too
-DATA/weights/<preset>.pkl                        weights of the preset's detector, or of a detector without a preset
-DATA/text/corpus.txt                             BookCorpus and Wikipedia, a line a sentence
-STORES/<photos>-<features>                       regions, one store for each kind of features of each photos
-RUNS/<recipe>                                    runs, predictions and scores
+Words stand for the user's places: DATA for official files, STORES for regions, one store for each kind of features of
+each photos, RUNS for runs, predictions and scores. docs/tables.md has the folders below them.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -424,39 +419,14 @@ def _zero_shot(name: str, recipe: Recipe) -> Iterator[Command]:
         yield Command(out, ("attention", f"RUNS/{name}", *given), (f"run {name}", f"store {store}"))
 
 
-# Publisher and counts, as papers and publishers print them; splits of tasks are those of `SCORED_TASKS`.
-_SETS: Mapping[str, str] = MappingProxyType(
-    {
-        "conceptual-captions": "Conceptual Captions, Google: 3,318,333 captions with URLs (0.6 GB), 3.1 million alive",
-        "sbu": "SBU Captions, Stony Brook University: 1,000,000 captions with URLs, about 860,000 usable",
-        "conceptual-12m": "Conceptual 12M, Google (2.8 GB), in place of LAIT: shuf -n 3000000 cc12m.tsv > sample.tsv",
-        "coco": "COCO, cocodataset.org: 82,783, 40,504, 81,434 photos (13, 6, 12 GB); Karpathy's: 113,287, 5,000 x 2",
-        "flickr30k": "Flickr30k, University of Illinois; Karpathy's file: 29,000, 1,014, 1,000 photos, 5 captions each",
-        "flickr30k-entities": "Flickr30k Entities, University of Illinois: 29,783, 1,000, 1,000 photos, 275,775 boxes",
-        "vqa": "VQA v2, visualqa.org",
-        "vcr": "VCR 1.0, University of Washington: 80,418, 9,929, 9,557 photos",
-        "nlvr2": "NLVR2, Cornell University; photos, on request",
-        "refcoco+": "RefCOCO+, UNC, from lichengunc/refer; boxes of MAttNet's detector",
-        "weights": "published weights of detectors, see docs/detectors.md; roibeam convert writes other kinds",
-        "text": "BookCorpus and English Wikipedia, as BERT read them",
-        **{task.name: "GLUE, gluebenchmark.com" for task in GLUE_TASKS.values()},
-    }
-)
-_CAFFE = "resnet101_faster_rcnn_final.caffemodel of peteanderson80/bottom-up-attention, by roibeam convert"
-_WEIGHTS: Mapping[str, str] = MappingProxyType(
-    {
-        "butd-10-100.pkl": _CAFFE, "interbert.pkl": _CAFFE, "vilbert.pkl": _CAFFE, "vl-bert.pkl": _CAFFE,
-        "mask-rcnn-r101-fpn.pkl": "model_final.pkl of Detectron's e2e_mask_rcnn_R-101-FPN_2x",
-        "pythia-x152-fpn.pkl": "detectron_model.pth of Pythia", "r2c-r50.pkl": "torchvision's ResNet-50 of ImageNet",
-        "resnet152.pth": "torchvision's ResNet-152 of ImageNet",
-    }
-)  # fmt: skip
-_PHOTOS: Mapping[str, int] = MappingProxyType(
-    {
-        "conceptual-captions": 3_100_000, "sbu": 860_000, "conceptual-12m": 2_000_000, "coco": 204_721,
-        "flickr30k": 31_014, "vcr": 99_904,
-    }
-)  # fmt: skip
+@cache
+def _official_files() -> Mapping[str, tuple[str, str]]:
+    """By folder below DATA the number of photos, "" for none, and publisher and counts as papers and publishers print
+    them; splits of tasks are those of `SCORED_TASKS`."""
+    with Path(__file__).with_name("official_files.csv").open(encoding="utf-8", newline="") as lines:
+        return {name: (photos, words) for name, photos, words in list(csv.reader(lines))[1:]}
+
+
 # Features and classes of detectron2's networks (docs/detectors.md).
 _SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
     {"pythia-x152-fpn": (2048, 1600), "mask-rcnn-r101-fpn": (1024, 80)}
@@ -464,28 +434,22 @@ _SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
 
 
 class Need(NamedTuple):
-    """
-    Attributes:
-        place: DATA or STORES, below which `name` lies; HUB or PACKAGE.
-        words: where it is from; "" where the data set's line says it.
-        patterns: of the file, in the folder of `name`; modules of a package.
-    """
+    """Something below DATA or STORES, or ELSEWHERE; patterns are those of a file in its folder, or modules."""
 
     place: str
     name: str
-    words: str = ""
     patterns: tuple[str, ...] = ()
 
 
-DATA, STORES, HUB, PACKAGE = PLACES = ("DATA", "STORES", "hub", "package")
+DATA, ELSEWHERE, STORES = PLACES = ("DATA", "", "STORES")
 
 
 def needs_of(commands: Iterable[Command]) -> list[Need]:
     """What commands need that no download among them makes; what lies in one folder stands together."""
     commands = list(commands)
     made = {f"{each.words[2]}/local.tsv".removeprefix("DATA/") for each in commands if each.words[0] == "download"}
-    found = {(each.place, each.name): each for command in commands for each in _needs(command) if each.name not in made}
-    return sorted(found.values(), key=lambda each: (PLACES.index(each.place), each.name))
+    needs = {each for command in commands for each in _needs(command) if each.name not in made}
+    return sorted(needs, key=lambda each: (PLACES.index(each.place), each.name))
 
 
 def _needs(command: Command) -> Iterator[Need]:
@@ -498,23 +462,23 @@ def _needs(command: Command) -> Iterator[Need]:
         if before == "extract" and not name.endswith(".tsv"):
             folders = [f"coco/{each}" for each in ("train2014", "val2014", "test2015")] if name == "coco" else [name]
             photo = "*.png" if name.startswith("nlvr2") else "*.jpg"
-            yield from (Need(DATA, f"{each}/{photo}", "photos", (f"**/{photo}",)) for each in folders)
+            yield from (Need(DATA, f"{each}/{photo}", (f"**/{photo}",)) for each in folders)
         elif before in ("--data", "--entities"):
             for names in _files_of(words, name):
-                yield Need(DATA, f"{name}/{names[0]}", "", (*names, *(f"*/{each}" for each in names)))
+                yield Need(DATA, f"{name}/{names[0]}", (*names, *(f"*/{each}" for each in names)))
         else:
-            yield Need(DATA, name, _WEIGHTS.get(name.removeprefix("weights/"), ""))
+            yield Need(DATA, name)
     stores = (command.key, *command.needs) if words[0] in ("extract", "store") else command.needs
     yield from (Need(STORES, each.removeprefix("store ")) for each in stores if each.startswith("store "))
     start = words[0] == "pretrain" and not {"--from-run", "--toy"} & {*words} and RECIPES[words[3]].start
-    for name in (*(each for each in words if each.startswith("hf:")), *([f"hf:google-bert/{start}"] if start else [])):
-        yield Need(HUB, name, "from Hugging Face's hub; or its folder, as --from-bert")
+    hub = [each for each in words if each.startswith("hf:")] + ([f"hf:google-bert/{start}"] if start else [])
+    yield from (Need(ELSEWHERE, each) for each in hub)
     if "spacy" in words:
-        yield Need(PACKAGE, "spaCy", "for parses: pip install 'roibeam[parse]'", ("spacy",))
+        yield Need(ELSEWHERE, "spaCy, for parses: pip install 'roibeam[parse]'", ("spacy",))
     if command.features is not None and command.features.detector in PUBLISHED_SELECTIONS:
-        yield Need(PACKAGE, "detectron2", "a checkout on PYTHONPATH (docs/detectors.md)", ("detectron2",))
+        yield Need(ELSEWHERE, "detectron2: a checkout on PYTHONPATH (docs/detectors.md)", ("detectron2",))
     if words[0] == "score" and words[1] in GLUE_TASKS:
-        yield Need(PACKAGE, "GLUE's figures", "pip install 'roibeam[glue]'", ("scipy", "sklearn"))
+        yield Need(ELSEWHERE, "figures of GLUE: pip install 'roibeam[glue]'", ("scipy", "sklearn"))
 
 
 def _files_of(words: Sequence[str], folder: str) -> Iterator[tuple[str, ...]]:
@@ -529,19 +493,19 @@ def _files_of(words: Sequence[str], folder: str) -> Iterator[tuple[str, ...]]:
     for split in [words[words.index("--split") + 1]] if "--split" in words else ["train", validation]:
         if task in GLUE_TASKS:
             yield f"{split}.tsv", f"{split.replace('dev', 'validation')}*.parquet", "msr_paraphrase_*.txt"
-        elif task == "flickr30k-entities":
-            yield from ((f"{split}.txt",), ("Sentences",), ("Annotations",))
         elif task == "vqa":
             yield (f"v2_OpenEnded_mscoco_{tasks.VQA_YEARS[split]}_questions.json",)
             yield from [(f"v2_mscoco_{tasks.VQA_YEARS[split]}_annotations.json",)] * (not split.startswith("test"))
+        elif task == "flickr30k-entities":
+            yield from ((f"{split}.txt",), ("Sentences",), ("Annotations",))
         else:
-            of_task = {"vcr": (f"{split}.jsonl",), "nlvr2": (f"{split}.json",)}
-            yield of_task.get(task, (f"dataset_{folder}.json", *FILES.get(split, ())))
+            official = {"vcr": (f"{split}.jsonl",), "nlvr2": (f"{split}.json",)}
+            yield official.get(task, (f"dataset_{folder}.json", *FILES.get(split, ())))
 
 
 def is_there(need: Need, folder: Path) -> bool:
     """Whether modules are installed, or a file or folder, which is not empty, lies below the folder of its place."""
-    if need.place == PACKAGE:
+    if need.place == ELSEWHERE:
         return all(map(find_spec, need.patterns))
     path = folder / need.name
     found = (each for name in need.patterns or (path.name,) for each in path.parent.glob(name))
@@ -553,10 +517,10 @@ def missing_of(commands: Iterable[Command], data: Path, stores: Path, named: Nam
     missing = list[str]()
     for need in needs_of(commands):
         folder = stores if need.place == STORES else data
-        if need.place == HUB:
+        if need.name.startswith("hf:"):
             named.look(partial(fetch_from_hub, need.name, ("config.json",)))
         elif not is_there(need, folder):
-            missing.append(need.name if need.place == PACKAGE else str(folder / need.name))
+            missing.append(str(folder / need.name) if need.place else need.name)
         elif need.place == STORES:
             named.look(partial(_check_store, folder / need.name))
     return missing
@@ -577,20 +541,21 @@ def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) 
     needs = needs_of(commands)
 
     def line(need: Need) -> str:
-        folder = None if need.place == HUB else folders.get(STORES if need.place == STORES else DATA)
-        there = "" if folder is None else "there    " if is_there(need, folder) else "missing  "
-        return f"{there}{need.name}{need.words and f': {need.words}'}"
+        folder = folders.get(need.place or DATA)
+        if need.name.startswith("hf:"):
+            return f"{need.name}, from Hugging Face's hub; or its folder, as --from-bert"
+        return f"{'' if folder is None else 'there    ' if is_there(need, folder) else 'missing  '}{need.name}"
 
     yield "official files, below DATA:"
     for name, own in groupby((each for each in needs if each.place == DATA), lambda each: each.name.partition("/")[0]):
         task = next((each for each, glue in GLUE_TASKS.items() if glue.name == name), name)
         splits = SCORED_TASKS[task].splits if task in SCORED_TASKS else {}
         counts = ", ".join(f"{split} {count:,}" for split, count in splits.items() if count)
-        yield f"  {name}: {_SETS[name]}{f' ({counts})' if counts else ''}"
+        yield f"  {name}: {_official_files()[name][1]}{f' ({counts})' if counts else ''}"
         yield from (f"    {line(each)}" for each in own)
         if task in SCORED_TASKS:
             yield f"    roibeam data check {task} DATA/{name}    compares its rows with these counts"
-    yield from (f"  {line(each)}" for each in needs if each.place in (HUB, PACKAGE))
+    yield from (f"  {line(each)}" for each in needs if each.place == ELSEWHERE)
     yield "stores, of float16 features and class scores:"
     rooms = {each.key.removeprefix("store "): _room(each, each.features) for each in commands if each.features}
     for each in (each for each in needs if each.place == STORES):
@@ -609,7 +574,7 @@ def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) 
 def _room(command: Command, features: Features) -> tuple[str, int]:
     """Room of a store at most, as a line and in bytes; 0 for not known."""
     name = command.key.removeprefix("store ")
-    photos = next((count for each, count in _PHOTOS.items() if name.startswith(f"{each}-")), None)
+    photos = next((int(n) for each, (n, _) in _official_files().items() if n and name.startswith(f"{each}-")), None)
     config, selection = CONFIGS.get(features.detector), SELECTIONS.get(features.selection)
     width, classes = (config.feature_dim, config.num_classes) if config else _SIZES.get(features.detector, (0, 0))
     if photos is None or not width or selection is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,15 +78,13 @@ def recipes_command(
     if (data or stores) and not commands:
         raise ValueError("--data and --stores are for --commands, which says what is missing there")
     asked = {"paper": paper, "task": task, "system": system, "figure": figure, "search": search}
-    for each, value in asked.items():
+    for each, value in ((each, value) for each, value in asked.items() if value):
         facts = {name: _facts(name, recipe)[each] for name, recipe in chosen.items()}
-        fitting = [name for name, own in facts.items() if not value or any(_fits(each, value, fact) for fact in own)]
-        if not fitting and each in _NAMED:
+        chosen = {name: chosen[name] for name, own in facts.items() if any(_fits(each, value, fact) for fact in own)}
+        if not chosen:
             known = dict.fromkeys(fact for own in facts.values() for fact in own)
-            raise ValueError(f"no recipe fits --{each} {value!r}: {name_hint(value, known)}")
-        if not fitting:
-            raise ValueError(f"no recipe fits --{each} {value!r}; roibeam recipes lists all")
-        chosen = {name: chosen[name] for name in fitting}
+            listed = "roibeam recipes lists all" if each in ("figure", "search") else name_hint(value, known)
+            raise ValueError(f"no recipe fits --{each} {value!r}: {listed}")
     if commands:
         from roibeam.pipelines.cli.recipe_commands import commands_of
 
@@ -110,13 +107,10 @@ def _plain_name(name: str) -> str:
     return name.lower().replace("-", "")
 
 
-_NAMED = ("paper", "task", "system")  # filters whose values have names
-
-
 def _facts(name: str, recipe: Recipe | TaskRecipe) -> dict[str, list[str]]:
     """What the filters look at."""
     return {
-        "paper": [each.title for each in recipe.figures],
+        "paper": [paper for each in recipe.figures for paper in (each.paper, each.title)],
         "task": [recipe.task if isinstance(recipe, TaskRecipe) else "pretraining"],
         "system": [recipe.system],
         "figure": [each.printed for each in recipe.figures],
@@ -126,14 +120,9 @@ def _facts(name: str, recipe: Recipe | TaskRecipe) -> dict[str, list[str]]:
 
 def _fits(asked: str, value: str, fact: str) -> bool:
     if asked == "figure":
-        with suppress(ValueError):
-            return float(value) == float(fact)
-        return value == fact
-    if asked == "system":
-        return _plain_name(fact).startswith(_plain_name(value))
-    if asked == "paper":  # VisualBERT's figures are those of a paper of another name
-        return _plain_name(value) in _plain_name(f"{fact} VisualBERT" if fact.startswith("What Does") else fact)
-    return value.lower() == fact if asked == "task" else value.lower() in fact.lower()
+        return value in (fact, fact.removesuffix("0"), fact.removesuffix(".0"))
+    given, found = _plain_name(value), _plain_name(fact)
+    return found.startswith(given) if asked == "system" else given == found if asked == "task" else given in found
 
 
 def _lines(name: str, recipe: Recipe) -> list[str]:

@@ -191,7 +191,7 @@ class TableRun:
             return key not in self.commands
         command, made = self.commands[key], self._made(key)
         found, now = read_json_object(made), self._recorded(command)
-        if not {"words", "recipes"} <= found.keys() or (command.words[0] == "score" and not _answer_of(found)):
+        if not {"words", "recipes", "answer"} <= found.keys():
             raise ValueError(f"{made} is no record of a command that was run; remove it, and the command runs again")
         found.setdefault("toy", found.get("data") is None)
         for name, what in (
@@ -301,20 +301,19 @@ class TableRun:
     def _submission(self, name: str) -> str:
         """Digest of a cell's submission as it was checked; "" where that is still to be done."""
         key = self._served[name]
-        answer = _answer_of(read_json_object(self._made(key))) if self._has(key) else None
-        return "" if answer is None else answer[1]
+        return (
+            next(iter(read_json_object(self._made(key))["answer"]["card"]["results"].values()))
+            if self._has(key)
+            else ""
+        )
 
     def _kept(self) -> dict[str, Any]:
         """Figures of test servers by cell, each with the digest of its submission."""
         found = read_json_object(self._scored_file) if self._scored_file.exists() else {}
         for name, each in found.items():
-            if not (
-                isinstance(each, dict) and each.keys() == {"percent", "submission"} and _is_percent(each["percent"])
-            ):
-                raise ValueError(
-                    f"{self._scored_file}: {name!r} has {each!r}; expected percent and the digest of its submission: "
-                    "remove the file, and give its figures by --scored"
-                )
+            if not (isinstance(each, dict) and isinstance(each.get("percent"), float | int) and each.get("submission")):
+                words = "expected percent and the digest of its submission; remove the file, and give --scored again"
+                raise ValueError(f"{self._scored_file}: {name!r} has {each!r}: {words}")
         return found
 
     def _keep_scored(self) -> None:
@@ -325,10 +324,8 @@ class TableRun:
             if not digest:
                 raise ValueError(f"{file}: {name!r} has no submission yet that was checked; first run without --scored")
             if before is not None and before["percent"] == percent and before["submission"] != digest:
-                raise ValueError(
-                    f"{file}: {name!r} has {percent}, which was told of an earlier submission; submit the new one, or "
-                    f"remove the cell from {self._scored_file} if it scores the same"
-                )
+                words = f"told of an earlier submission; submit the new one, or remove it from {self._scored_file}"
+                raise ValueError(f"{file}: {name!r} has {percent}, which was {words}")
             kept[name] = {"percent": percent, "submission": digest}
         if self._given:
             write_json_atomically(self._scored_file, kept)
@@ -374,13 +371,10 @@ class TableRun:
         if words[0] == "score":
             figures = read_json_object(self._made(key))["answer"]["figures"]
             found = next((each for each in figures if each["name"] == measure), None)
+        elif words[0] == "evaluate":
+            found = read_json_object(Path(self._filled(key)) / "results.json")["figures"].get(measure)
         else:
-            file = Path(self._filled(key)) / ("results.json" if words[0] == "evaluate" else "attention.json")
-            try:
-                read = read_json_object(file)
-                found = read["figures"].get(measure) if words[0] == "evaluate" else _of_heads(read, measure)
-            except (KeyError, TypeError, AttributeError) as error:
-                raise ValueError(f"{file} is damaged: {error}; remove {file.parent}, and it is made again") from None
+            found = _of_heads(read_json_object(Path(self._filled(key)) / "attention.json"), measure)
         return None if found is None or found["value"] is None else found
 
     def _needs(self, key: str) -> set[str]:
@@ -409,25 +403,13 @@ def _settings(name: str) -> str:
     return own + _settings(recipe.model) if name in TASK_RECIPES else own
 
 
-def _is_percent(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 100
-
-
-def _answer_of(made: Mapping[str, Any]) -> tuple[Sequence[Any], str] | None:
-    """Figures of a score, and the digest of its predictions; None where these are not what a score tells."""
-    try:
-        return made["answer"]["figures"], next(iter(made["answer"]["card"]["results"].values()))
-    except (KeyError, TypeError, AttributeError, StopIteration):
-        return None
-
-
 def _scored(file: Path, names: Sequence[str]) -> dict[str, float]:
     """Figures of test servers from a file, by the name of their cell."""
     found = read_json_object(file)
     for name, percent in found.items():
         if name not in names:
             raise ValueError(f"{file}: no cell {name!r} is for a test server: {name_hint(name, names)}")
-        if not _is_percent(percent):
+        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 1 <= percent <= 100:
             raise ValueError(f"{file}: {name!r} has {percent!r}; expected a figure in percent, 1 to 100")
     return found
 

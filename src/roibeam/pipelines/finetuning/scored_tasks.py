@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from roibeam.messages import name_hint, plural, printable
-from roibeam.pipelines.data.datasets.entities import DAMAGE, EntityCounts, read_entities, split_names
+from roibeam.pipelines.data.datasets.entities import EntityCounts, read_entities, split_names
 from roibeam.pipelines.data.datasets.karpathy import KARPATHY, read_captioned
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer, read_refer_detections
@@ -359,7 +359,7 @@ _VCR_PHOTOS: Mapping[str, int] = MappingProxyType({"train": 80_418, "val": 9_929
 
 
 class SplitCheck(NamedTuple):
-    """What `check_data` finds in a split, in its photos, or in detections.
+    """What `check_data` finds in a split, or in its photos.
 
     Attributes:
         rows: those that are scored; photos of Flickr30k Entities; None where the split cannot be read.
@@ -386,9 +386,8 @@ def check_data(task: str, folder: Path) -> list[SplitCheck]:
     is_own = task == "vqa" and has_own_tables(folder)
     splits = dict.fromkeys(OWN_SPLITS) if is_own else SCORED_TASKS[task].splits
     found = [_checked(task, folder, split, published) for split, published in splits.items()]
-    if task in ("vcr", "nlvr2", "retrieval"):
-        found += [_photos(task, folder, each.split) for each in found if each.rows]
-    return [*found, *([_detections(folder)] if task in REFS else [])]
+    found += [_photos(task, folder, each.split) for each in found if task in ("vcr", "nlvr2") and each.rows]
+    return found
 
 
 def _failed(split: str, published: int | None, error: Exception, rows: int | None = None) -> SplitCheck:
@@ -406,13 +405,14 @@ def _checked(task: str, folder: Path, split: str, published: int | None) -> Spli
     try:
         found = SCORED_TASKS[task].open(folder, split, STRICT)
         published = None if found.is_own else published
-        rows = len(split_names(str(folder), split)) if task == _ENTITIES else found.rows
+        rows = found.rows if task != _ENTITIES else _count_images(str(folder), split)
         if task == "vqa" and not found.is_own:  # answers are scored without the questions
             path = str(find_file(folder, f"v2_OpenEnded_mscoco_{VQA_YEARS[split]}_questions.json"))
             asked = list(read_vqa_question_ids(path))
             check_row_ids(repr(path), asked, asked if split == MINIVAL else found.ids, unit="question")
-        elif task == _ENTITIES:
-            _check_images(str(folder), split)
+        if task in REFS:
+            with suppress(MissingFileError):  # only expressions on detected boxes need it
+                Counter(read_refer_detections(str(find_file(folder, DETECTIONS_NAME))))
     except (ValueError, OSError) as error:
         return _failed(split, published, error, rows)
     fault = ""
@@ -424,52 +424,34 @@ def _checked(task: str, folder: Path, split: str, published: int | None) -> Spli
     return SplitCheck(split, rows, published, tuple(map(str, found.files)), first, last, fault)
 
 
-def _check_images(folder: str, split: str) -> None:
-    """Raises ValueError for images of Flickr30k Entities whose files are missing or damaged."""
+def _count_images(folder: str, split: str) -> int:
+    """Images of Flickr30k Entities that can be read. Raises ValueError naming others."""
     names, counts = split_names(folder, split), EntityCounts()
     unread = names - {each.name for each in read_entities(folder, counts, names=names) if each.sentences}
-    damage = [line for line in counts.lines()[1:] if any(each in line for each in DAMAGE)]
-    if unread or damage:
-        raise ValueError("; ".join([f"{plural(len(unread), 'image')} cannot be read {sorted(unread)[:3]}", *damage]))
+    if unread:
+        raise ValueError(
+            f"{plural(len(unread), 'image')} of {split}.txt: Sentences or Annotations of {min(unread)} lack"
+        )
+    return len(names)
 
 
 def _photos(task: str, folder: Path, split: str) -> SplitCheck:
     """Looks for the photos that rows name, and for VCR's files beside them, by their names."""
     part, published = f"photos of {split}", _VCR_PHOTOS.get(split) if task == "vcr" else None
-    place, beside = folder, set[str]()
     try:
         if task == "vcr":
-            place, rows = find_file(folder, IMAGES_FOLDER), read_vcr_labels(str(find_file(folder, f"{split}.jsonl")))
-            named = {"/".join(each.image.split("/")[-2:]) for each in rows}
-            beside = set(map(metadata_path, named))
-        elif task == "nlvr2":
-            place, path = find_file(folder, "images"), find_file(folder, f"{split}.json")
-            named = {os.path.basename(name) for each in read_nlvr2(str(path)) for name in each.images}
+            place, path = find_file(folder, IMAGES_FOLDER), str(find_file(folder, f"{split}.jsonl"))
+            photos = {each.image for each in read_vcr_labels(path)}
         else:
-            named = {os.path.basename(each.image) for each in read_captioned(folder, split)[0]}
+            place, path = find_file(folder, "images"), str(find_file(folder, f"{split}.json"))
+            photos = {name for each in read_nlvr2(path) for name in each.images}
     except (ValueError, OSError) as error:
         return _failed(part, published, error)
-    there = set(_names_below(place, 3))
-    gone = sorted((named | beside) - there)
+    there = {name for _, _, names in os.walk(place, followlinks=True) for name in names}
+    beside = map(metadata_path, photos if task == "vcr" else ())
+    gone = sorted(name for name in (*photos, *beside) if os.path.basename(name) not in there)
     fault = f"{plural(len(gone), 'file')} not below {place}, such as {gone[0]}" if gone else ""
-    return SplitCheck(part, len(named & there), published, (str(place),), fault=fault, is_missing=not named & there)
-
-
-def _names_below(folder: Path, depth: int) -> Iterator[str]:
-    """Of each file "folder/name", "name" and that without extension, in folders `depth` deep; links are followed."""
-    for entry in os.scandir(folder):
-        if not entry.is_dir():
-            yield from (f"{folder.name}/{entry.name}", entry.name, os.path.splitext(entry.name)[0])
-        elif depth:
-            yield from _names_below(Path(entry.path), depth - 1)
-
-
-def _detections(folder: Path) -> SplitCheck:
-    try:
-        path = str(find_file(folder, DETECTIONS_NAME))
-        return SplitCheck("detections", sum(1 for _ in read_refer_detections(path)), None, (path,))
-    except (ValueError, OSError) as error:
-        return _failed("detections", None, error)
+    return SplitCheck(part, len(photos.difference(gone)), published, (str(place),), fault=fault)
 
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Figures and tables of the papers: `paper_figures.csv` beside this file, read when it is first needed.
+"""Figures and tables of the papers: `paper_figures.csv` and, with our captions, `paper_tables.csv` beside this file.
 
 A figure that a paper prints twice is one line, whose table names both places. A later version and the README of a
 release are papers of their own. A table has a name: `vilbert-2` is Table 2 of ViLBERT's paper. What a paper prints in a
@@ -120,41 +120,6 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "InterBERT, README.md": "interbert-readme",
     }
 )
-_CAPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "vlbert-2": "comparison with other single models on VCR",
-        "vlbert-3": "comparison with other single models on VQA",
-        "vlbert-4": "comparison with other single models on RefCOCO+",
-        "vlbert-later": "base and large models on VCR, VQA and RefCOCO+",
-        "vilbert-1": "transfer to four tasks, and the single-stream baseline",
-        "vilbert-2": "depth: number of co-attention layers",
-        "vilbert-3": "share of the captions in pre-training",
-        "what-does-bert-with-vision-look-at-1": "overview of the four benchmarks",
-        "what-does-bert-with-vision-look-at-2": "best heads that ground dependency relationships",
-        "what-does-bert-with-vision-look-at-3": "VQA",
-        "what-does-bert-with-vision-look-at-4": "VCR",
-        "what-does-bert-with-vision-look-at-5": "NLVR2",
-        "what-does-bert-with-vision-look-at-6": "Flickr30k Entities",
-        "what-does-bert-with-vision-look-at-7": "ablations on NLVR2",
-        "what-does-bert-with-vision-look-at-footnote-3": "features of a fixed ResNet-50 on VCR",
-        "what-does-bert-with-vision-look-at-footnote-4": "number of proposals on NLVR2",
-        "what-does-bert-with-vision-look-at-section-3.1": "best head that grounds entities",
-        "imagebert-1": "zero-shot retrieval",
-        "imagebert-2": "retrieval after fine-tuning",
-        "imagebert-3": "data sets of pre-training, zero-shot",
-        "imagebert-4": "global feature, losses, number of regions",
-        "imagebert-section-1": "LAIT: pairs",
-        "imagebert-section-3": "LAIT: words of a text",
-        "interbert-1": "retrieval, zero-shot retrieval and VCR",
-        "interbert-2": "masked groups, on VCR",
-        "interbert-3": "GLUE",
-        "interbert-4": "data sets of pre-training: counts",
-        "interbert-5": "data sets of tasks: counts",
-        "interbert-section-3.5": "number of parameters",
-        "interbert-section-3.6": "pre-training without BERT's weights, on VCR",
-        "interbert-readme": "results of the released weights",
-    }
-)
 _PLACE = re.compile(
     r"Tables? (?P<first>\d+)(?: (?P<link>to|and) (?P<last>\d+))?|(?P<kind>footnote|section) (?P<at>[\d.]+)"
 )
@@ -197,12 +162,16 @@ def paper_tables() -> Mapping[str, PaperTable]:
         for name, place in _tables_of(figure):
             figures[name].append(figure)
             places[name] = place
-    if figures.keys() != _CAPTIONS.keys():
-        raise ValueError(f"tables with a caption or with figures alone: {sorted(figures.keys() ^ _CAPTIONS.keys())}")
+    with Path(__file__).with_name("paper_tables.csv").open(encoding="utf-8", newline="") as lines:
+        _, *captions = csv.reader(lines)
+    if figures.keys() != {name for name, _ in captions}:
+        raise ValueError(
+            f"tables with a caption or with figures alone: {figures.keys() ^ {name for name, _ in captions}}"
+        )
     return MappingProxyType(
         {
             name: PaperTable(name, figures[name][0].paper, places[name], caption, tuple(figures[name]))
-            for name, caption in _CAPTIONS.items()
+            for name, caption in captions
         }
     )
 

@@ -162,7 +162,6 @@ Box = tuple[float, float, float, float]
 _NAME = re.compile(r"([0-9]+)\.txt", re.ASCII)
 _MAX_EXAMPLES = 3
 BOXED, UNKNOWN = "boxed", "unknown chain"
-DAMAGE = "images without an xml file", "damaged xml files", "captions that cannot be read"
 
 
 @dataclass(frozen=True)
@@ -304,9 +303,9 @@ def _boxes(folder: str, name: str, counts: EntityCounts) -> EntityBoxes | None:
     try:
         return entity_boxes(read_annotation_xml(path, DATA_SET), path)
     except FileNotFoundError:
-        counts.leave_out(DAMAGE[0], name)
+        counts.leave_out("images without an xml file", name)
     except ValueError as error:
-        counts.leave_out(DAMAGE[1], str(error))
+        counts.leave_out("damaged xml files", str(error))
     return None
 
 
@@ -325,7 +324,7 @@ def _sentences(folder: str, name: str, counts: EntityCounts, rule: str) -> dict[
             except ValueError as error:
                 reason = str(error)
         if reason:
-            counts.leave_out(DAMAGE[2], f"{name}.txt caption {number}: {reason}")
+            counts.leave_out("captions that cannot be read", f"{name}.txt caption {number}: {reason}")
         number += 1
     return found
 
