@@ -162,6 +162,29 @@ def test_a_server_s_figure_is_that_of_one_submission(drill: Path, tmp_path: Path
         TableRun(request(out), print).write()
 
 
+def test_cells_of_one_submission_are_told_apart_and_those_of_seeds_named(tmp_path: Path) -> None:
+    """VCR's three figures of one file; those of the second run have the seed's number."""
+    for name in ("data", "stores", "runs", "made"):
+        (tmp_path / name).mkdir()
+    asked = TableRequest("vlbert-2", tmp_path / "data", tmp_path / "stores", tmp_path, seeds=2)
+    run = TableRun(asked, print)
+    keys = {key: run.commands[key] for key in run._served.values()}
+    assert len(run._served) == 3 * len(keys) and len(keys) == 2
+    for number, (key, command) in enumerate(keys.items()):
+        (tmp_path / "runs" / Path(command.words[2]).name).write_text(str(number))
+        card = {"results": {command.words[2]: f"digest {number}"}}
+        run._made(key).write_text(json.dumps({**run._recorded(command), "answer": {"figures": [], "card": card}}))
+    (first, *_), kept = run._served, tmp_path / "vlbert-2.scored.json"
+    kept.write_text(json.dumps({f"{first}, seed 1": {"percent": 70, "submission": "digest 1"}}))
+    file = "runs/vlbert-vcr-answer-paper{}-test.csv"
+    found = {f"{each.figure.row}: {each.figure.column}": each for each in run.cells()}
+    assert (found[first].values, found[first].submission) == ((70,), file.format(""))
+    others = [each for name, each in found.items() if name != first and each.is_served]
+    assert [(each.values, each.submission) for each in others] == [
+        ((), f"{file.format('')}, {file.format('-seed-1')}")
+    ] * 2
+
+
 @pytest.mark.slow
 def test_damaged_records_get_one_line(drill: Path, tmp_path: Path) -> None:
     out = copied(drill, tmp_path / "drill")

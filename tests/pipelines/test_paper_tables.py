@@ -192,7 +192,7 @@ def test_all_files_that_commands_name_are_among_the_needs(commands: dict[str, di
         )
         weights = [need.name.partition("/")[2].rpartition(".")[0] for need in needs if need.name.startswith("weights/")]
         assert all(f"{each}, " in lines or f"{each}: " in lines for each in weights), name
-        assert "0.000 MB" not in lines
+        assert "0.000 MB" not in lines and len(needs) == len({each[:2] for each in needs})
     assert "weights/resnet152.pth" in {need.name for need in needs_of(commands["imagebert-cc-sbu-global"].values())}
 
 

@@ -201,8 +201,7 @@ def score_command(
         for each in ([recipe] if recipe else _recipes_of(score.card["predicted"][0]))
         for line in _printed(each, ours, score.card["split"], in_folds=rules == "five-folds")
     ]
-    if recipe and not printed:
-        printed = [f"printed, of the recipe {recipe}, {score.card['split']}: no figure"]
+    printed = printed or [f"printed, of the recipe {recipe}, {score.card['split']}: no figure"] * bool(recipe)
     if as_json:
         facts = {"printed": printed} if printed else {}
         figures = [asdict(figure) for figure in score.figures]
@@ -236,8 +235,7 @@ def _check_task(recipe: str, task: str) -> None:
 
 
 def _printed(recipe: str, ours: Mapping[str, float | None], split: str, *, in_folds: bool = False) -> list[str]:
-    """Lines on what the paper has of a split, and what the measured percent is less it; of a submission, which is only
-    looked at, nothing is measured."""
+    """Lines on what the paper has of a split, and what the measured percent is less it; a submission has none."""
     from roibeam.pipelines.cli.recipe_commands import printed_figures
 
     lines = [f"printed, of the recipe {recipe}, {split}:"]

@@ -1,7 +1,7 @@
 """Commands that repeat a published run, from official files to its figures, and what they need.
 
-Words stand for the user's places: DATA for official files, STORES for regions, one store for each kind of features of
-each photos, RUNS for runs, predictions and scores. docs/tables.md has the folders below them.
+Words stand for places: DATA for official files, STORES for regions, one store for each kind of features of each photos,
+RUNS for runs, predictions and scores. docs/tables.md has the folders below them.
 """
 
 from __future__ import annotations
@@ -194,8 +194,7 @@ def source_of(figure: PaperFigure, seed: int = 0) -> tuple[str, str]:
 
 
 def printed_figures(name: str, split: str, *, in_folds: bool = False) -> dict[str, list[PaperFigure]]:
-    """Printed figures of a task's recipe by the measure of `roibeam score` that they are compared with; of VCR those of
-    both problems.
+    """Printed figures of a task's recipe, of VCR for both problems, by the measure of `roibeam score` beside each.
 
     Args:
         in_folds: of the score in five parts of COCO's test images.
@@ -421,8 +420,7 @@ def _zero_shot(name: str, recipe: Recipe) -> Iterator[Command]:
 
 @cache
 def _official_files() -> Mapping[str, tuple[str, str]]:
-    """By folder below DATA the number of photos, "" for none, and publisher and counts as papers and publishers print
-    them; splits of tasks are those of `SCORED_TASKS`."""
+    """By folder below DATA the number of photos, "" for none, and publisher and counts as papers print them."""
     with Path(__file__).with_name("official_files.csv").open(encoding="utf-8", newline="") as lines:
         return {name: (photos, words) for name, photos, words in list(csv.reader(lines))[1:]}
 
@@ -448,8 +446,8 @@ def needs_of(commands: Iterable[Command]) -> list[Need]:
     """What commands need that no download among them makes; what lies in one folder stands together."""
     commands = list(commands)
     made = {f"{each.words[2]}/local.tsv".removeprefix("DATA/") for each in commands if each.words[0] == "download"}
-    needs = {each for command in commands for each in _needs(command) if each.name not in made}
-    return sorted(needs, key=lambda each: (PLACES.index(each.place), each.name))
+    needs = {each[:2]: each for command in commands for each in _needs(command) if each.name not in made}
+    return sorted(needs.values(), key=lambda each: (PLACES.index(each.place), each.name))
 
 
 def _needs(command: Command) -> Iterator[Need]:
@@ -533,11 +531,7 @@ def _check_store(path: Path) -> None:
 
 
 def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) -> Iterator[str]:
-    """Lines of text.
-
-    Args:
-        folders: as of `filled`; of what lies in a given one it is told whether it is there.
-    """
+    """Lines of text, which say of all that lies in one of the folders, as of `filled`, whether it is there."""
     needs = needs_of(commands)
 
     def line(need: Need) -> str:

@@ -134,8 +134,7 @@ class TableRun:
         self._is_stopping = False
 
     def check(self) -> None:
-        """Raises ValueError naming all that is missing, commands that another request made, and figures of a test
-        server that fit no submission."""
+        """Raises ValueError naming what is missing, was made by another request, or was told of another submission."""
         request, named = self.request, NamedFiles()
         named.need_output_folder(request.out)
         named.need("--data", request.data, FOLDER)
@@ -195,7 +194,7 @@ class TableRun:
             raise ValueError(f"{made} is no record of a command that was run; remove it, and the command runs again")
         found.setdefault("toy", found.get("data") is None)
         for name, what in (
-            ("words", "by other words"), ("toy", f"{'in' if found['toy'] else 'not in'} a drill"),
+            ("words", "by other words"), ("toy", f"{'' if found['toy'] else 'not '}in a drill"),
             ("data", f"of the files of {found.get('data')}"), ("recipes", "a recipe that it needs has changed"),
             ("stores", "a store has changed"),
         ):  # fmt: skip
@@ -301,11 +300,8 @@ class TableRun:
     def _submission(self, name: str) -> str:
         """Digest of a cell's submission as it was checked; "" where that is still to be done."""
         key = self._served[name]
-        return (
-            next(iter(read_json_object(self._made(key))["answer"]["card"]["results"].values()))
-            if self._has(key)
-            else ""
-        )
+        answer = read_json_object(self._made(key))["answer"] if self._has(key) else {"card": {"results": {}}}
+        return str(next(iter(answer["card"]["results"].values()), ""))
 
     def _kept(self) -> dict[str, Any]:
         """Figures of test servers by cell, each with the digest of its submission."""
@@ -340,14 +336,12 @@ class TableRun:
         sources = [source_of(figure, seed) for seed in range(self.seeds if figure.recipe in TASK_RECIPES else 1)]
         needed = sorted(set[str]().union(*(self._needs(each) for each, _ in sources)))
         facts: dict[str, Any] = {"seconds": sum(map(self._seconds, needed))}
-        facts["noted"] = {
-            each[4:]: notes for each in needed if each.startswith("run ") and (notes := self._notes(each))
-        }
-        names = [name for name, of in self._served.items() if of in dict(sources)]
-        if names:
-            checked = {name: self._submission(name) for name in names}
+        facts["noted"] = {each[4:]: self._notes(each) for each in needed if each.startswith("run ")}
+        own = f"{figure.row}: {figure.column}"
+        if own in self._served:
+            checked = {each: self._submission(each) for each in self._served if each.partition(", seed ")[0] == own}
             told = {name: each["percent"] for name, each in kept.items() if checked.get(name) == each["submission"]}
-            left = [self._served[name] for name in names if checked[name] and name not in told]
+            left = [self._served[name] for name, digest in checked.items() if digest and name not in told]
             facts["submission"] = ", ".join(self.commands[each].words[2].replace("RUNS/", "runs/") for each in left)
             return Cell(figure, tuple(told.values()), is_served=True, **facts)
         known = [found for found in (self._measured(*each) for each in sources) if found is not None]

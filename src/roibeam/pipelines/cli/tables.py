@@ -81,10 +81,9 @@ def tables_command(
         from roibeam.pipelines.cli.table_run import TableRequest, table_commands
 
         if dry_run:
-            unused = {"--scored": scored, "--jobs": jobs > 1, "--processes": processes > 1, "--part": part != "1/1"}
-            if any(unused.values()):
-                named = ", ".join(each for each, given in unused.items() if given)
-                raise ValueError(f"--dry-run runs nothing, so that {named} would have no effect; leave it out")
+            given = {"--scored": scored, "--jobs": jobs > 1, "--processes": processes > 1, "--part": part != "1/1"}
+            if unused := ", ".join(each for each, is_given in given.items() if is_given):
+                raise ValueError(f"--dry-run runs nothing, so that {unused} would have no effect; leave it out")
             folders = {"DATA": data, "STORES": stores, "RUNS": None if out is None else out / "runs"}
             echo_commands(table_commands(chosen[0], only, seeds).values(), folders, as_json=as_json)
             return
@@ -113,8 +112,8 @@ def echo_commands(commands: Collection[Command], folders: Mapping[str, Path | No
     from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 
     named = NamedFiles()
-    named.need("--data", folders.get("DATA"), FOLDER)
-    named.need("--stores", folders.get("STORES"), FOLDER)
+    for option_name in ("--data", "--stores"):
+        named.need(option_name, folders.get(option_name[2:].upper()), FOLDER)
     named.check()
     needs = list(need_lines(list(commands), folders))
     lines = [[filled(word, folders) for word in each.words] for each in commands]
@@ -205,8 +204,7 @@ def check_command(
     """Compares official files with the published counts.
 
     For each split it tells rows, published rows, the first and the last id, and what is missing, cut or of another
-    version: questions of other ids than their answers, photos that rows name. It ends with 1 if something that is there
-    is not whole, or if nothing is there.
+    version, such as photos that rows name. It ends with 1 if what is there is not whole, or if nothing is there.
 
     Examples:
         roibeam data check vqa vqa/

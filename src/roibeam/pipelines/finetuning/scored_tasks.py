@@ -429,9 +429,7 @@ def _count_images(folder: str, split: str) -> int:
     names, counts = split_names(folder, split), EntityCounts()
     unread = names - {each.name for each in read_entities(folder, counts, names=names) if each.sentences}
     if unread:
-        raise ValueError(
-            f"{plural(len(unread), 'image')} of {split}.txt: Sentences or Annotations of {min(unread)} lack"
-        )
+        raise ValueError(f"{plural(len(unread), 'image')} of {split}.txt cannot be read, such as {min(unread)}")
     return len(names)
 
 

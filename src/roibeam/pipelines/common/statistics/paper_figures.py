@@ -108,15 +108,12 @@ def _rows() -> Mapping[str, Mapping[str, list[PaperFigure]]]:
     return MappingProxyType({paper: MappingProxyType(dict(found)) for paper, found in rows.items()})
 
 
-# VisualBERT's figures are those of its second paper, whose tables are not those of the first.
+# Prefix of tables' names, where it is not the paper's name; VisualBERT's figures are those of its second paper.
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         "VL-BERT, version 1": "vlbert",
         "VL-BERT, later version": "vlbert-later",
-        "ViLBERT": "vilbert",
         "VisualBERT": "what-does-bert-with-vision-look-at",
-        "ImageBERT": "imagebert",
-        "InterBERT": "interbert",
         "InterBERT, README.md": "interbert-readme",
     }
 )
@@ -187,7 +184,7 @@ def paper_table(name: str) -> PaperTable:
 
 def _tables_of(figure: PaperFigure) -> Iterator[tuple[str, str]]:
     """Name and place of each table that prints a figure."""
-    prefix, is_in_none = _NAMES[figure.paper], True
+    prefix, is_in_none = _NAMES.get(figure.paper, figure.paper.lower()), True
     for found in _PLACE.finditer(figure.table):
         is_in_none = False
         if found["kind"]:
