@@ -552,17 +552,16 @@ def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) 
     yield from (f"  {line(each)}" for each in needs if each.place == ELSEWHERE)
     yield "stores, of float16 features and class scores:"
     rooms = {each.key.removeprefix("store "): _room(each, each.features) for each in commands if each.features}
-    for each in (each for each in needs if each.place == STORES):
-        yield f"  {line(each)}: {rooms[each.name][0] if each.name in rooms else 'of the two above'}"
+    for need in (each for each in needs if each.place == STORES):
+        yield f"  {line(need)}: {rooms[need.name][0] if need.name in rooms else 'of the two above'}"
     if known := [size for _, size in rooms.values() if size]:
         yield f"  together at most {byte_count(sum(known))}{', and those not known' * (len(known) < len(rooms))}"
     yield "GPU hours of steps; extraction, predictions and evaluations are not measured:"
-    for command in commands:
-        if "--recipe" in command.words:
-            recipe = TASK_RECIPES.get(command.words[command.words.index("--recipe") + 1])
-            hours = None if recipe is None else gpu_hours(recipe)
-            words = "not measured" if hours is None else f"{hours.hours:.2g} on one {hours.card}"
-            yield f"  {command.words[1]}: {words}"
+    for each in commands:
+        if "--recipe" in each.words:
+            recipe = TASK_RECIPES.get(each.words[each.words.index("--recipe") + 1])
+            found = None if recipe is None else gpu_hours(recipe)
+            yield f"  {each.words[1]}: {'not measured' if found is None else f'{found.hours:.2g} on one {found.card}'}"
 
 
 def _room(command: Command, features: Features) -> tuple[str, int]:

@@ -148,9 +148,8 @@ def _make(request: TableRequest, *, as_json: bool) -> None:
     if request.toy:
         from roibeam.pipelines.toyworld.paper_files import write_paper_files
 
-        needs = dict.fromkeys(need for each in run.in_turn for need in each.needs if need.startswith("store "))
-        stores = [need.removeprefix("store ") for need in needs]
-        write_paper_files(request.out / "toy", stores, os.cpu_count() or 1)
+        needs = dict.fromkeys(need[6:] for each in run.in_turn for need in each.needs if need.startswith("store "))
+        write_paper_files(request.out / "toy", needs, os.cpu_count() or 1)
     run.check()
     failed = run.run()
     run.write()
