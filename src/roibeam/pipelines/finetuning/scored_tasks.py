@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from roibeam.messages import name_hint, plural, printable
+from roibeam.pipelines.data.datasets import vqa
 from roibeam.pipelines.data.datasets.entities import EntityCounts, read_entities, split_names
 from roibeam.pipelines.data.datasets.karpathy import KARPATHY, read_captioned
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
@@ -29,7 +30,6 @@ from roibeam.pipelines.data.datasets.rows import MissingFileError, find_file
 from roibeam.pipelines.data.datasets.tables import TableRow, read_answer_table, read_table, table_of, tables_in
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.data.datasets.vcr import IMAGES_FOLDER, metadata_path, read_vcr_labels
-from roibeam.pipelines.data.datasets.vqa import VqaLabels, minival_ids, read_vqa_labels, read_vqa_question_ids
 from roibeam.pipelines.finetuning.metrics.glue import SUBMISSION, open_glue, open_submission
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, open_entities_labels
 from roibeam.pipelines.finetuning.metrics.measure import (
@@ -131,22 +131,20 @@ def _open_vqa_table(folder: Path, split: str, rules: str) -> OpenTask:
 def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
     if has_own_tables(folder):
         return _open_vqa_table(folder, split, rules)
-    year, labels = VQA_YEARS[split], list[VqaLabels]()
-    if split in ("test", "test-dev"):
-        path = find_file(folder, f"v2_OpenEnded_mscoco_{year}_questions.json")
-        questions = list(read_vqa_question_ids(str(path)))
-    else:
-        path = find_file(folder, f"v2_mscoco_{year}_annotations.json")
-        labels = list(read_vqa_labels(str(path)))
-        if split == MINIVAL:
-            chosen = minival_ids([each.question_id for each in labels])
-            labels = [each for each in labels if each.question_id in chosen]
-        questions = [each.question_id for each in labels]
+    year, part = VQA_YEARS[split], vqa.QUESTIONS if split.startswith("test") else vqa.ANNOTATIONS
+    path = find_file(folder, f"v2_{'OpenEnded_' * (part == vqa.QUESTIONS)}mscoco_{year}_{part}.json")
+    questions = list(vqa.read_vqa_question_ids(str(path), part))
+    chosen = vqa.minival_ids(questions) if split == MINIVAL else frozenset(questions)
+    questions = [each for each in questions if each in chosen]
+
+    @cache
+    def labels() -> list[vqa.VqaLabels]:  # which takes ten times as long as their ids
+        return [each for each in vqa.read_vqa_labels(str(path)) if each.question_id in chosen]
 
     def score(answers: dict[int, str]) -> Measures:
         if split in ("test", "test-dev"):
             raise ValueError(f"VQA's {split} split has no labels here; --check looks at a submission")
-        return vqa_measures(answered_questions(labels, answers))
+        return vqa_measures(answered_questions(labels(), answers))
 
     metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
     official = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
@@ -403,12 +401,11 @@ def _checked(task: str, folder: Path, split: str, published: int | None) -> Spli
             published = _CAPTIONS.get(find_file(folder, name).name, {}).get(split)
     rows: int | None = None
     try:
-        found = SCORED_TASKS[task].open(folder, split, STRICT)
-        published = None if found.is_own else published
-        rows = found.rows if task != _ENTITIES else _count_images(str(folder), split)
+        found = (_open_images if task == _ENTITIES else SCORED_TASKS[task].open)(folder, split, STRICT)
+        published, rows = None if found.is_own else published, found.rows
         if task == "vqa" and not found.is_own:  # answers are scored without the questions
             path = str(find_file(folder, f"v2_OpenEnded_mscoco_{VQA_YEARS[split]}_questions.json"))
-            asked = list(read_vqa_question_ids(path))
+            asked = list(vqa.read_vqa_question_ids(path))
             check_row_ids(repr(path), asked, asked if split == MINIVAL else found.ids, unit="question")
         if task in REFS:
             with suppress(MissingFileError):  # only expressions on detected boxes need it
@@ -424,13 +421,13 @@ def _checked(task: str, folder: Path, split: str, published: int | None) -> Spli
     return SplitCheck(split, rows, published, tuple(map(str, found.files)), first, last, fault)
 
 
-def _count_images(folder: str, split: str) -> int:
-    """Images of Flickr30k Entities that can be read. Raises ValueError naming others."""
-    names, counts = split_names(folder, split), EntityCounts()
-    unread = names - {each.name for each in read_entities(folder, counts, names=names) if each.sentences}
-    if unread:
+def _open_images(folder: Path, split: str, rules: str) -> OpenTask:
+    """The images of Flickr30k Entities as rows. Raises ValueError naming one that cannot be read."""
+    names, path = split_names(str(folder), split), folder / f"{split}.txt"
+    read = read_entities(str(folder), EntityCounts(), names=names)
+    if unread := names - {each.name for each in read if each.sentences}:
         raise ValueError(f"{plural(len(unread), 'image')} of {split}.txt cannot be read, such as {min(unread)}")
-    return len(names)
+    return _by_id(path, sorted(names), "image", rules, "", read_label_results, dict)
 
 
 def _photos(task: str, folder: Path, split: str) -> SplitCheck:
