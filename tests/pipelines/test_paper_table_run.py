@@ -4,6 +4,7 @@ Killed and started again it is the same table; what was made by other words or a
 """
 
 import csv
+import hashlib
 import json
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny_commands import Cli
 
 from roibeam.pipelines.cli import table_run
 from roibeam.pipelines.cli.table_run import Cell, TableRequest, TableRun, write_table
@@ -106,12 +108,93 @@ def test_what_is_made_is_not_made_again_and_a_server_s_figure_fills_its_cell(dri
         TableRun(request(out, toy=False), print).check()
     TableRun(request(out), print).write()  # which remembers what was told
     assert rows(out)[0]["ours"] == "69.00"
-    for given, words in (
+    assert "## What the run vlbert-vqa-paper-without-pretraining noted" in (out / "vlbert-3.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
         ({"ROW: x": 1}, "no cell 'ROW: x'"), ({CELL: "69"}, "a figure in percent"), ({CELL: 0.69}, "1 to 100"),
-    ):  # fmt: skip
-        told.write_text(json.dumps(given))
-        with pytest.raises(ValueError, match=words):
-            run.check()
+        ({f"{CELL}, seed 1": 69}, "seed 1' is for a test server"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_of_figures_is_refused_before_a_world_is_drawn(
+    roibeam: Cli, tmp_path: Path, given: object, words: str
+) -> None:
+    (tmp_path / "told.json").write_text(json.dumps(given))
+    called = ("tables", "vlbert-3", "--toy", "--out", tmp_path / "out", "--scored", tmp_path / "told.json")
+    result = roibeam(*called)
+    assert result.code == 1 and words in result.err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_server_s_figure_is_that_of_one_submission(drill: Path, tmp_path: Path) -> None:
+    """Also where a run was made anew; it is neither taken over nor given again."""
+    out, told, lines = copied(drill, tmp_path / "drill"), tmp_path / "told.json", list[str]()
+    kept, answers = out / "vlbert-3.scored.json", out / "runs" / f"{MADE[0][4:]}-test-dev.json"
+    told.write_text(json.dumps({CELL: 69.1}))
+    TableRun(request(out, scored=told), print).check()
+    assert set(json.loads(kept.read_text())[CELL]) == {"percent", "submission"}
+    content = answers.read_bytes()
+    answers.unlink()
+    TableRun(request(out), print).write()
+    assert rows(out)[0]["ours"] == "for a test server"
+    with pytest.raises(ValueError, match="has no submission yet that was checked"):
+        TableRun(request(out, scored=told), print).check()
+    answers.write_bytes(content + b"\n")  # of a run that was made anew
+    run = TableRun(request(out), lines.append)
+    run.check()
+    assert "69.1 is left out, it was told of another submission" in lines[0]
+    assert run.run() == []  # the score is of other predictions, so it is made again
+    assert (rows(out)[0]["ours"], lines[1:]) == (
+        f"to submit: runs/{answers.name}",
+        [f"{MADE[2].replace('-of-RUNS-', ' of RUNS/')}: done"],
+    )
+    with pytest.raises(ValueError, match="was told of an earlier submission"):
+        TableRun(request(out, scored=told), print).check()
+    told.write_text(json.dumps({CELL: 69.3}))
+    run = TableRun(request(out, scored=told), print)
+    run.check()
+    run.write()
+    assert rows(out)[0]["ours"] == "69.30"
+    kept.write_text(json.dumps({CELL: 69.3}))  # of an earlier version
+    with pytest.raises(ValueError, match="expected percent and the digest of its submission"):
+        TableRun(request(out), print).write()
+
+
+def test_cells_of_one_submission_are_told_apart_and_those_of_seeds_named(tmp_path: Path) -> None:
+    """VCR's three figures of one file; those of the second run have the seed's number."""
+    for name in ("data", "stores", "runs", "made"):
+        (tmp_path / name).mkdir()
+    asked = TableRequest("vlbert-2", tmp_path / "data", tmp_path / "stores", tmp_path, seeds=2)
+    run = TableRun(asked, print)
+    keys = {key: run.commands[key] for key in run._served.values()}
+    assert len(run._served) == 3 * len(keys) and len(keys) == 2
+    for number, (key, command) in enumerate(keys.items()):
+        (tmp_path / "runs" / Path(command.words[2]).name).write_text(str(number))
+        card = {"results": {command.words[2]: f"digest {number}"}}
+        run._made(key).write_text(json.dumps({**run._recorded(command), "answer": {"figures": [], "card": card}}))
+    (first, *_), kept = run._served, tmp_path / "vlbert-2.scored.json"
+    kept.write_text(json.dumps({f"{first}, seed 1": {"percent": 70, "submission": "digest 1"}}))
+    file = "runs/vlbert-vcr-answer-paper{}-test.csv"
+    found = {f"{each.figure.row}: {each.figure.column}": each for each in run.cells()}
+    assert (found[first].values, found[first].submission) == ((70,), file.format(""))
+    others = [each for name, each in found.items() if name != first and each.is_served]
+    assert [(each.values, each.submission) for each in others] == [
+        ((), f"{file.format('')}, {file.format('-seed-1')}")
+    ] * 2
+
+
+@pytest.mark.slow
+def test_damaged_records_get_one_line(drill: Path, tmp_path: Path) -> None:
+    out = copied(drill, tmp_path / "drill")
+    for name in MADE:
+        made = out / "made" / f"{name}.json"
+        content = made.read_bytes()
+        made.write_text("{}")
+        with pytest.raises(ValueError, match="is no record of a command that was run; remove it"):
+            TableRun(request(out), print).check()
+        made.write_bytes(content)
 
 
 @pytest.mark.slow
@@ -121,6 +204,7 @@ def test_what_is_made_is_not_made_again_and_a_server_s_figure_fills_its_cell(dri
         ("recipes", "0" * 16, "a recipe that it needs has changed"),
         ("stores", "0" * 16, "a store has changed"),
         ("words", ["score"], "by other words"),
+        ("toy", False, "not in a drill"),
     ],
 )
 def test_what_another_recipe_or_command_made_is_refused(
@@ -133,13 +217,27 @@ def test_what_another_recipe_or_command_made_is_refused(
         TableRun(request(out), print).check()
 
 
-def test_missing_folders_are_all_named_before_anything_runs(tmp_path: Path) -> None:
-    (tmp_path / "stores").mkdir()
-    asked = request(tmp_path, data=tmp_path / "data", stores=tmp_path / "stores", toy=False)
+def test_all_that_is_missing_is_named_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the files' names: an empty folder has none of them. The hub is asked too."""
+    asked = list[str]()
+    monkeypatch.setattr("roibeam.pipelines.cli.recipe_commands.fetch_from_hub", lambda name, files: asked.append(name))
+    for name in ("stores", "data/vqa", "data/weights"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data" / "vqa" / "v2_mscoco_val2014_annotations.json").touch()  # empty
+    given = request(tmp_path, data=tmp_path / "data", stores=tmp_path / "stores", toy=False, only=())
     with pytest.raises(ValueError) as error:
-        TableRun(asked, print).check()
-    for name in ("coco-vl-bert", str(tmp_path / "data"), "weights/vl-bert.pkl"):
-        assert name in str(error.value)
+        TableRun(given, print).check()
+    for name in (
+        "stores/coco-vl-bert", "stores/conceptual-captions-vl-bert", "weights/vl-bert.pkl",
+        "vqa/v2_OpenEnded_mscoco_train2014_questions.json", "vqa/v2_OpenEnded_mscoco_test-dev2015_questions.json",
+        "vqa/v2_mscoco_val2014_annotations.json", "photos/local.tsv", "tables vlbert-3 --dry-run --data",
+    ):  # fmt: skip
+        assert name in str(error.value), name
+    assert asked == ["hf:google-bert/bert-base-uncased"] and len(str(error.value).splitlines()) == 1
+    monkeypatch.setattr("roibeam.pipelines.cli.recipe_commands.find_spec", lambda name: None)
+    for table, words in (("interbert-3", "figures of GLUE"), ("what-does-bert-with-vision-look-at-2", "spaCy")):
+        with pytest.raises(ValueError, match=words):
+            TableRun(replace(given, name=table), print).check()
     with pytest.raises(ValueError, match="no command makes its figures"):
         TableRun(TableRequest("interbert-section-3.5", tmp_path, tmp_path, tmp_path), print).check()
 
@@ -154,11 +252,18 @@ def test_calls_on_one_folder_share_out_all_commands(tmp_path: Path, monkeypatch:
             out = Path(words[words.index("--out") + 1])
             out.mkdir(parents=True)
             (out / "results.json").write_text('{"figures": {}}')
+        answer = None
+        if words[0] == "predict":
+            Path(words[words.index("--out") + 1]).write_text(words[-1])
+        if words[0] == "score":
+            digest = hashlib.sha256(Path(words[2]).read_bytes()).hexdigest()
+            answer = json.dumps({"figures": [], "card": {"results": {words[2]: digest}}}).encode()
         code = fails and words[0] == "finetune" and words[1].endswith("vilbert-vqa")
-        return int(code), b"{}" if words[0] == "score" else None
+        return int(code), answer
 
     monkeypatch.setattr(TableRun, "_ran", run)
     monkeypatch.setattr(table_run, "_WAIT", 0.02)
+    (tmp_path / "runs").mkdir()
     asked = TableRequest("vilbert-1", tmp_path / "data", tmp_path / "stores", tmp_path)
     calls = [TableRun(replace(asked, part=(part, 2)), print) for part in (1, 2)]
     assert calls[0].in_turn[0] != calls[1].in_turn[0]
@@ -174,15 +279,21 @@ def test_calls_on_one_folder_share_out_all_commands(tmp_path: Path, monkeypatch:
 def test_a_cell_says_whether_the_printed_figure_lies_inside(tmp_path: Path) -> None:
     shown = paper_table("vlbert-3")
     figure = shown.own[0]  # 69.58
+    first = Cell(figure, (69.0,), 68.0, 70.0, noted={"a": ["starts from new weights"]})
     cells = [
-        Cell(figure, (69.0,), 68.0, 70.0), Cell(figure, (60.0, 62.0)), Cell(figure, submission="runs/a.json"),
-        Cell(figure),
+        first, Cell(figure, (69.0, 70.0)), Cell(figure, (60.0, 60.2, 60.4)),
+        Cell(figure, submission="runs/a.json, runs/a-seed-1.json", is_served=True), Cell(figure, is_served=True),
+        Cell(figure, (69.0,), submission="runs/a-seed-1.json", is_served=True), Cell(figure),
     ]  # fmt: skip
     write_table(tmp_path, shown, cells, is_toy=False)
     found = [(row["ours"], row["95 % interval"], row["ours less printed"], row["printed is"]) for row in rows(tmp_path)]
     assert found == [
-        ("69.00", "68.00 .. 70.00", "-0.58", "inside"), ("61.00", "sd 1.41 of 2 seeds", "-8.58", ""),
-        ("to submit: runs/a.json", "", "", ""), ("", "", "", ""),
+        ("69.00", "68.00 .. 70.00", "-0.58", "inside"), ("69.50", "63.15 .. 75.85 of 2 seeds", "-0.08", "inside"),
+        ("60.20", "59.70 .. 60.70 of 3 seeds", "-9.38", "outside"),
+        ("to submit: runs/a.json, runs/a-seed-1.json", "", "", ""), ("for a test server", "", "", ""),
+        ("69.00; to submit: runs/a-seed-1.json", "", "-0.58", ""), ("", "", "", ""),
     ]  # fmt: skip
-    assert "2 of 4 figures measured, 1 for a test server." in (tmp_path / f"{shown.name}.md").read_text()
+    for page in ("html", "md"):
+        assert "What the run a noted" in (tmp_path / f"{shown.name}.{page}").read_text()
+    assert "4 of 7 figures measured, 2 for a test server." in (tmp_path / f"{shown.name}.md").read_text()
     assert "A drill." not in (tmp_path / f"{shown.name}.html").read_text()

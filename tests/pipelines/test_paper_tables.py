@@ -15,7 +15,15 @@ from glue_files import write_task
 from tiny_commands import Cli, ok
 
 from roibeam.pipelines.cli.commands import app
-from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, printed_figures, source_of
+from roibeam.pipelines.cli.recipe_commands import (
+    Command,
+    chain_of,
+    commands_of,
+    need_lines,
+    needs_of,
+    printed_figures,
+    source_of,
+)
 from roibeam.pipelines.cli.table_run import RUN_HERE, table_commands
 from roibeam.pipelines.common.statistics.paper_figures import paper_figures, paper_tables
 from roibeam.pipelines.finetuning.prediction_card import write_card
@@ -144,14 +152,48 @@ def test_recipes_prints_the_commands(roibeam: Cli, name: str) -> None:
 
 
 def test_the_dry_run_says_what_is_there_and_what_it_takes(roibeam: Cli, tmp_path: Path) -> None:
-    (tmp_path / "vqa").mkdir()
-    lines = ok(roibeam("tables", "vilbert-2", "--dry-run", "--data", tmp_path)).out.splitlines()
-    assert "#     there    vqa" in lines and "#     missing  coco" in lines
+    """Of each file by its name: an empty folder or file is none."""
+    annotations, questions = "v2_mscoco_train2014_annotations.json", "v2_OpenEnded_mscoco_train2014_questions.json"
+    (tmp_path / "vqa" / "inside").mkdir(parents=True)
+    (tmp_path / "vqa" / "inside" / annotations).write_text("{}")
+    (tmp_path / "vqa" / questions).touch()
+    (tmp_path / "coco" / "train2014").mkdir(parents=True)
+    (tmp_path / "coco" / "train2014" / "a.jpg").write_bytes(b"a")
+    (tmp_path / "coco-butd-10-100").mkdir()
+    (tmp_path / "coco-butd-10-100" / "manifest.json").write_text("{}")
+    lines = ok(roibeam("tables", "vilbert-2", "--dry-run", "--data", tmp_path, "--stores", tmp_path)).out.splitlines()
+    for line in (
+        f"#     there    vqa/{annotations}", f"#     missing  vqa/{questions}", "#     missing  vcr/train.jsonl",
+        "#     there    coco/train2014/*.jpg", "#     missing  coco/val2014/*.jpg",
+        "#     missing  flickr30k/dataset_flickr30k.json", "#     missing  refcoco+/refs(unc).p",
+    ):  # fmt: skip
+        assert line in lines, line
     assert [line for line in lines if "conceptual-captions-vilbert: at most" in line] == [
-        "#   conceptual-captions-vilbert: at most 814.457 GB, 3,100,000 photos of up to 36 regions"
+        "#   missing  conceptual-captions-vilbert: at most 814.457 GB, 3,100,000 photos of up to 36 regions"
     ]
+    assert any(line.startswith("#   there    coco-butd-10-100: ") for line in lines)
     assert any(re.fullmatch(r"#   RUNS/vilbert-vqa: [\d.]+ on one NVIDIA H200", line) for line in lines)
     assert "#   RUNS/vilbert: not measured" in lines
+
+
+def test_all_files_that_commands_name_are_among_the_needs(commands: dict[str, dict[str, Command]]) -> None:
+    """A word in front of the path, as in resnet152=DATA/weights/resnet152.pth, does not hide it."""
+    for name, made in commands.items():
+        every = list(made.values())
+        needs, lines = needs_of(every), "\n".join(need_lines(every, {}))
+        named = {found[1] for each in every for word in each.words if (found := re.search("DATA/(.*)", word))}
+        written = {each.words[2].removeprefix("DATA/") for each in every if each.words[0] == "download"}
+        for file in named:
+            assert any(need.name.startswith(file.rstrip("/")) for need in needs) or file.partition("/photos")[0] in {
+                each.partition("/photos")[0] for each in written
+            }, (name, file)
+        assert ("detectron2" in lines) == any(
+            {"pythia-x152-fpn", "mask-rcnn-r101-fpn"} & {*each.words} for each in every
+        )
+        weights = [need.name.partition("/")[2].rpartition(".")[0] for need in needs if need.name.startswith("weights/")]
+        assert all(f"{each}, " in lines or f"{each}: " in lines for each in weights), name
+        assert "0.000 MB" not in lines and len(needs) == len({each[:2] for each in needs})
+    assert "weights/resnet152.pth" in {need.name for need in needs_of(commands["imagebert-cc-sbu-global"].values())}
 
 
 @pytest.mark.parametrize(
@@ -164,6 +206,10 @@ def test_the_dry_run_says_what_is_there_and_what_it_takes(roibeam: Cli, tmp_path
         (("--paper", "imagebert", "--task", "pretraining", "--search", "LAIT"), [
             "imagebert-stage-1", "imagebert-lait-cc-sbu",
         ]),
+        (("--task", "VQA", "--system", "VisualBERT", "--figure", "70.8"), ["visualbert-vqa"]),
+        (("--paper", "What Does BERT with Vision Look At?", "--task", "vqa", "--figure", "70.80"), ["visualbert-vqa"]),
+        (("--paper", "what does", "--task", "vqa", "--search", "late"), ["visualbert-vqa-late-fusion"]),
+        (("--figure", "55"), ["vlbert-paper", "vlbert-vcr-answer-paper"]),
     ],
 )  # fmt: skip
 def test_recipes_are_filtered(roibeam: Cli, asked: tuple[str, ...], names: list[str]) -> None:
@@ -180,7 +226,15 @@ def test_recipes_are_filtered(roibeam: Cli, asked: tuple[str, ...], names: list[
         (("tables", "vilbert-2", "--dry-run", "--only", "ViLBERT (3-layer)"), "has no row 'ViLBERT (3-layer)'"),
         (("tables", "vilbert-2", "--out", "x", "--data", ".", "--stores", ".", "--part", "3/2"), "--part '3/2'"),
         (("recipes", "--commands"), "--commands is of one recipe"),
-        (("recipes", "--task", "vqq"), "no recipe fits --task vqq"),
+        (("recipes", "--task", "vqq"), "no recipe fits --task 'vqq': did you mean vqa"),
+        (("recipes", "--system", "vilbart"), "did you mean vilbert"),
+        (("recipes", "--paper", "ViLBART"), "did you mean ViLBERT"),
+        (("recipes", "--figure", "12345"), "no recipe fits --figure '12345'"),
+        (("recipes", "vlbert-vqa", "--data", "."), "--data and --stores are for --commands"),
+        (("recipes", "vlbert-vqa", "--commands", "--data", "nowhere"), "no such file or folder: --data 'nowhere'"),
+        (("tables", "vilbert-2", "--dry-run", "--data", PAGE), "is a file; name a folder"),
+        (("tables", "vilbert-2", "--dry-run", "--jobs", "2", "--scored", "x"), "--scored, --jobs would have no effect"),
+        (("tables", "visualbert-2"), "did you mean what-does-bert-with-vision-look-at-2?"),
         (("score", "vqa", "a.json", "--data", ".", "--recipe", "vilbert-vcr"), "is of the task vcr, not vqa"),
     ],
 )
@@ -201,6 +255,22 @@ def test_a_score_has_the_printed_figure_beside(roibeam: Cli, tmp_path: Path) -> 
         model = {"recipe": "interbert-rte", "toy": toy}
         write_card(tmp_path / "RTE.tsv", {"task": "rte", "split": "dev", "model": model})
         assert (beside in ok(roibeam(*asked)).out) != toy
+
+
+def test_a_checked_submission_has_the_printed_figure_beside(roibeam: Cli, tmp_path: Path) -> None:
+    """Of VCR those of both problems, which one file answers."""
+    name = "v2_OpenEnded_mscoco_test-dev2015_questions.json"
+    asked = [{"question_id": number, "image_id": 7, "question": "what?"} for number in range(3)]
+    (tmp_path / name).write_text(json.dumps({"questions": asked}))
+    (tmp_path / "a.json").write_text(json.dumps([{"question_id": number, "answer": "a"} for number in range(3)]))
+    called = ("score", "vqa", tmp_path / "a.json", "--data", tmp_path, "--split", "test-dev", "--check", "--recipe")
+    lines = ok(roibeam(*called, "vlbert-vqa-large")).out.splitlines()
+    assert "complete, one row" in lines[0] and lines[2].startswith("  overall: 71.79 (VQA, accuracy, test-dev; ")
+    assert lines[2].endswith(", from the test server")
+    assert ok(roibeam(*called, "visualbert-vqa-text-only")).out.splitlines()[1].endswith(": no figure")
+    both = printed_figures("vlbert-vcr-answer-large", "val")
+    assert [one.printed for each in ("Q->A", "QA->R", "Q->AR") for one in both[each]] == ["75.5", "77.9", "58.9"]
+    assert both == printed_figures("vlbert-vcr-rationale-large", "val")
 
 
 def test_the_page_lists_all_tables(roibeam: Cli) -> None:

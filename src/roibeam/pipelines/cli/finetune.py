@@ -201,6 +201,7 @@ def score_command(
         for each in ([recipe] if recipe else _recipes_of(score.card["predicted"][0]))
         for line in _printed(each, ours, score.card["split"], in_folds=rules == "five-folds")
     ]
+    printed = printed or [f"printed, of the recipe {recipe}, {score.card['split']}: no figure"] * bool(recipe)
     if as_json:
         facts = {"printed": printed} if printed else {}
         figures = [asdict(figure) for figure in score.figures]
@@ -209,7 +210,7 @@ def score_command(
     if check:
         count, official = score.card["rows"], score.card["official_rows"]
         of_all = "" if official is None else f" (official {score.card['split']}: {official:,})"
-        typer.echo(f"{file}: complete, one row for each of {count:,}{of_all}")
+        typer.echo("\n".join((f"{file}: complete, one row for each of {count:,}{of_all}", *printed)))
         return
     lines = _table(score, has_second=against is not None)
     typer.echo("\n".join([*lines, "", *([*printed, ""] if printed else []), *_card(score.card)]))
@@ -234,7 +235,7 @@ def _check_task(recipe: str, task: str) -> None:
 
 
 def _printed(recipe: str, ours: Mapping[str, float | None], split: str, *, in_folds: bool = False) -> list[str]:
-    """Lines on what the paper has of a split, and what the measured percent is less it."""
+    """Lines on what the paper has of a split, and what the measured percent is less it; a submission has none."""
     from roibeam.pipelines.cli.recipe_commands import printed_figures
 
     lines = [f"printed, of the recipe {recipe}, {split}:"]
@@ -242,6 +243,7 @@ def _printed(recipe: str, ours: Mapping[str, float | None], split: str, *, in_fo
         value = ours.get(measure)
         each = ", ".join(f"{one.printed} ({one.column}; {one.where})" for one in figures)
         less = "" if value is None or len(figures) > 1 else f"; ours less it {value - figures[0].value:+.2f}"
+        less = less if ours or not split.startswith("test") else ", from the test server"
         lines.append(f"  {measure}: {each}{less}")
     return lines if len(lines) > 1 else []
 

@@ -1,31 +1,36 @@
 """Commands that repeat a published run, from official files to its figures, and what they need.
 
-DATA/conceptual-captions, sbu, conceptual-12m    the publisher's table of captions and URLs; PHOTOS is what
-                                                 `roibeam download` makes of it
-DATA/coco, flickr30k                             photos, and Karpathy's dataset_coco.json or dataset_flickr30k.json
-DATA/vqa, vcr, nlvr2, refcoco+, CoLA, ...        official files of a task; of vcr and nlvr2 photos too
-DATA/weights/<preset>.pkl                        weights of the preset's detector, or of a detector without a preset
-DATA/text/corpus.txt                             BookCorpus and Wikipedia, a line a sentence
-STORES/<photos>-<features>                       regions, one store for each kind of features of each photos
-RUNS/<recipe>                                    runs, predictions and scores
+Words stand for places: DATA for official files, STORES for regions, one store for each kind of features of each photos,
+RUNS for runs, predictions and scores. docs/tables.md has the folders below them.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib.util import find_spec
+from itertools import groupby, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import SELECTIONS
+from roibeam.extraction.weights.detector_choice import PUBLISHED_SELECTIONS
+from roibeam.extraction.weights.sources import fetch_from_hub
+from roibeam.features.reading.temporary_copy import unfinished_lines
+from roibeam.features.store import FeatureStore
 from roibeam.messages import byte_count
+from roibeam.pipelines.common.console.command_files import NamedFiles
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
+from roibeam.pipelines.data.datasets.karpathy import FILES
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, MATCHED, MISMATCHED
 from roibeam.pipelines.data.feature_settings import PHOTOS, STORE, WEIGHTS, Features
+from roibeam.pipelines.finetuning import scored_tasks as tasks
 from roibeam.pipelines.finetuning.metrics.glue import PAPER_COLUMN
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, gpu_hours
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
@@ -189,13 +194,13 @@ def source_of(figure: PaperFigure, seed: int = 0) -> tuple[str, str]:
 
 
 def printed_figures(name: str, split: str, *, in_folds: bool = False) -> dict[str, list[PaperFigure]]:
-    """Printed figures of a task's recipe by the measure of `roibeam score` that they are compared with.
+    """Printed figures of a task's recipe, of VCR for both problems, by the measure of `roibeam score` beside each.
 
     Args:
         in_folds: of the score in five parts of COCO's test images.
     """
     found: dict[str, list[PaperFigure]] = {}
-    for figure in TASK_RECIPES[name].figures:
+    for figure in (one for each in _both_problems(name, TASK_RECIPES[name]) for one in TASK_RECIPES[each].figures):
         key, measure = source_of(figure)
         if key and _split_of(figure) == split and key.endswith(_IN_FOLDS) == in_folds:
             found.setdefault(measure, []).append(figure)
@@ -413,69 +418,144 @@ def _zero_shot(name: str, recipe: Recipe) -> Iterator[Command]:
         yield Command(out, ("attention", f"RUNS/{name}", *given), (f"run {name}", f"store {store}"))
 
 
-# Publisher and counts, as papers and publishers print them; splits of tasks are those of `SCORED_TASKS`.
-_SETS: Mapping[str, str] = MappingProxyType(
-    {
-        "conceptual-captions": "Conceptual Captions, Google: 3,318,333 captions with URLs (0.6 GB), 3.1 million alive",
-        "sbu": "SBU Captions, Stony Brook University: 1,000,000 captions with URLs, about 860,000 usable",
-        "conceptual-12m": "Conceptual 12M, Google (2.8 GB), in place of LAIT: shuf -n 3000000 cc12m.tsv > sample.tsv",
-        "coco": "COCO, cocodataset.org: 82,783, 40,504, 81,434 photos (13, 6, 12 GB); Karpathy's: 113,287, 5,000 x 2",
-        "flickr30k": "Flickr30k, University of Illinois; Karpathy's file: 29,000, 1,014, 1,000 photos, 5 captions each",
-        "flickr30k-entities": "Flickr30k Entities, University of Illinois: 29,783, 1,000, 1,000 photos, 275,775 boxes",
-        "vqa": "VQA v2, visualqa.org: v2_OpenEnded_mscoco_*_questions.json, v2_mscoco_*_annotations.json",
-        "vcr": "VCR 1.0, University of Washington: train.jsonl, val.jsonl, test.jsonl; 80,418, 9,929, 9,557 photos",
-        "nlvr2": "NLVR2, Cornell University: train.json, dev.json, test1.json; photos, on request",
-        "refcoco+": "RefCOCO+, UNC, from lichengunc/refer: instances.json, refs(unc).p; boxes of MAttNet's detector",
-        "weights": "published weights of detectors, such as docs/detectors.md names; of another kind: roibeam convert",
-        "text": "BookCorpus and English Wikipedia, as BERT read them",
-        **{task.name: "GLUE, gluebenchmark.com: train.tsv, dev.tsv, test.tsv" for task in GLUE_TASKS.values()},
-    }
-)
-_PHOTOS: Mapping[str, int] = MappingProxyType(
-    {
-        "conceptual-captions": 3_100_000, "sbu": 860_000, "conceptual-12m": 2_000_000, "coco": 204_721,
-        "flickr30k": 31_014, "vcr": 99_904,
-    }
-)  # fmt: skip
+@cache
+def _official_files() -> Mapping[str, tuple[str, str]]:
+    """By folder below DATA the number of photos, "" for none, and publisher and counts as papers print them."""
+    with Path(__file__).with_name("official_files.csv").open(encoding="utf-8", newline="") as lines:
+        return {name: (photos, words) for name, photos, words in list(csv.reader(lines))[1:]}
+
+
 # Features and classes of detectron2's networks (docs/detectors.md).
 _SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
     {"pythia-x152-fpn": (2048, 1600), "mask-rcnn-r101-fpn": (1024, 80)}
 )
 
 
-def needs_of(commands: Iterable[Command], data: Path | None) -> Iterator[str]:
-    """Lines of text.
+class Need(NamedTuple):
+    """Something below DATA or STORES, or ELSEWHERE; patterns are those of a file in its folder, or modules."""
 
-    Args:
-        data: folder DATA, to say which files are there; None for none.
-    """
+    place: str
+    name: str
+    patterns: tuple[str, ...] = ()
+
+
+DATA, ELSEWHERE, STORES = PLACES = ("DATA", "", "STORES")
+
+
+def needs_of(commands: Iterable[Command]) -> list[Need]:
+    """What commands need that no download among them makes; what lies in one folder stands together."""
     commands = list(commands)
-    words = [word for each in commands for word in each.words]
-    files = sorted({word.removeprefix("DATA/").rstrip("/") for word in words if word.startswith("DATA/")})
-    if "retrieval" in words:
-        files = sorted({*files, *(PHOTO_SETS[each].captions for each in ("coco", "flickr30k") if each in files)})
-    made = {f"{each.words[2].removeprefix('DATA/')}/local.tsv" for each in commands if each.words[0] == "download"}
+    made = {f"{each.words[2]}/local.tsv".removeprefix("DATA/") for each in commands if each.words[0] == "download"}
+    needs = {each[:2]: each for command in commands for each in _needs(command) if each.name not in made}
+    return sorted(needs.values(), key=lambda each: (PLACES.index(each.place), each.name))
+
+
+def _needs(command: Command) -> Iterator[Need]:
+    words = command.words
+    for before, word in pairwise(words):
+        place = _PLACE.fullmatch(word)
+        if place is None or place[2] != DATA or (words[0] == "download" and word == words[2]):
+            continue
+        name = place[3].rstrip("/")
+        if before == "extract" and not name.endswith(".tsv"):
+            folders = [f"coco/{each}" for each in ("train2014", "val2014", "test2015")] if name == "coco" else [name]
+            photo = "*.png" if name.startswith("nlvr2") else "*.jpg"
+            yield from (Need(DATA, f"{each}/{photo}", (f"**/{photo}",)) for each in folders)
+        elif before in ("--data", "--entities"):
+            for names in _files_of(words, name):
+                yield Need(DATA, f"{name}/{names[0]}", (*names, *(f"*/{each}" for each in names)))
+        else:
+            yield Need(DATA, name)
+    stores = (command.key, *command.needs) if words[0] in ("extract", "store") else command.needs
+    yield from (Need(STORES, each.removeprefix("store ")) for each in stores if each.startswith("store "))
+    start = words[0] == "pretrain" and not {"--from-run", "--toy"} & {*words} and RECIPES[words[3]].start
+    hub = [each for each in words if each.startswith("hf:")] + ([f"hf:google-bert/{start}"] if start else [])
+    yield from (Need(ELSEWHERE, each) for each in hub)
+    if "spacy" in words:
+        yield Need(ELSEWHERE, "spaCy, for parses: pip install 'roibeam[parse]'", ("spacy",))
+    if command.features is not None and command.features.detector in PUBLISHED_SELECTIONS:
+        yield Need(ELSEWHERE, "detectron2: a checkout on PYTHONPATH (docs/detectors.md)", ("detectron2",))
+    if words[0] == "score" and words[1] in GLUE_TASKS:
+        yield Need(ELSEWHERE, "figures of GLUE: pip install 'roibeam[glue]'", ("scipy", "sklearn"))
+
+
+def _files_of(words: Sequence[str], folder: str) -> Iterator[tuple[str, ...]]:
+    """Names of each file that a command reads in the folder of a task, as its readers look for them."""
+    task = next((each for each, glue in GLUE_TASKS.items() if glue.name == folder), folder)
+    if task in tasks.REFS:
+        yield from ((tasks.REFS[task],), tasks.INSTANCES_NAMES)
+        recipe = TASK_RECIPES.get(words[words.index("--recipe") + 1]) if "--recipe" in words else None
+        yield from [(tasks.DETECTIONS_NAME,)] * (recipe is not None and recipe.options.boxes == "detected")
+        return
+    validation = next(iter(SCORED_TASKS[task].splits)) if task in SCORED_TASKS else "val"
+    for split in [words[words.index("--split") + 1]] if "--split" in words else ["train", validation]:
+        if task in GLUE_TASKS:
+            yield f"{split}.tsv", f"{split.replace('dev', 'validation')}*.parquet", "msr_paraphrase_*.txt"
+        elif task == "vqa":
+            yield (f"v2_OpenEnded_mscoco_{tasks.VQA_YEARS[split]}_questions.json",)
+            yield from [(f"v2_mscoco_{tasks.VQA_YEARS[split]}_annotations.json",)] * (not split.startswith("test"))
+        elif task == "flickr30k-entities":
+            yield from ((f"{split}.txt",), ("Sentences",), ("Annotations",))
+        else:
+            official = {"vcr": (f"{split}.jsonl",), "nlvr2": (f"{split}.json",)}
+            yield official.get(task, (f"dataset_{folder}.json", *FILES.get(split, ())))
+
+
+def is_there(need: Need, folder: Path) -> bool:
+    """Whether modules are installed, or a file or folder, which is not empty, lies below the folder of its place."""
+    if need.place == ELSEWHERE:
+        return all(map(find_spec, need.patterns))
+    path = folder / need.name
+    found = (each for name in need.patterns or (path.name,) for each in path.parent.glob(name))
+    return any(any(each.iterdir()) if each.is_dir() else each.stat().st_size for each in found)
+
+
+def missing_of(commands: Iterable[Command], data: Path, stores: Path, named: NamedFiles) -> list[str]:
+    """Names of what is not there; the hub is asked, and stores are opened, whose faults are added to `named`."""
+    missing = list[str]()
+    for need in needs_of(commands):
+        folder = stores if need.place == STORES else data
+        if need.name.startswith("hf:"):
+            named.look(partial(fetch_from_hub, need.name, ("config.json",)))
+        elif not is_there(need, folder):
+            missing.append(str(folder / need.name) if need.place else need.name)
+        elif need.place == STORES:
+            named.look(partial(_check_store, folder / need.name))
+    return missing
+
+
+def _check_store(path: Path) -> None:
+    with FeatureStore(path) as store:
+        if lines := unfinished_lines([store]):
+            raise ValueError(lines[0])
+
+
+def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) -> Iterator[str]:
+    """Lines of text, which say of all that lies in one of the folders, as of `filled`, whether it is there."""
+    needs = needs_of(commands)
+
+    def line(need: Need) -> str:
+        folder = folders.get(need.place or DATA)
+        if need.name.startswith("hf:"):
+            return f"{need.name}, from Hugging Face's hub; or its folder, as --from-bert"
+        return f"{'' if folder is None else 'there    ' if is_there(need, folder) else 'missing  '}{need.name}"
+
     yield "official files, below DATA:"
-    for name in dict.fromkeys(file.partition("/")[0] for file in files):
+    for name, own in groupby((each for each in needs if each.place == DATA), lambda each: each.name.partition("/")[0]):
         task = next((each for each, glue in GLUE_TASKS.items() if glue.name == name), name)
         splits = SCORED_TASKS[task].splits if task in SCORED_TASKS else {}
         counts = ", ".join(f"{split} {count:,}" for split, count in splits.items() if count)
-        yield f"  {name}: {_SETS[name]}{f' ({counts})' if counts else ''}"
-        for file in files:
-            if file.partition("/")[0] == name and file not in made and not file.endswith("/photos"):
-                there = "" if data is None else "there    " if (data / file).exists() else "missing  "
-                yield f"    {there}{file}"
+        yield f"  {name}: {_official_files()[name][1]}{f' ({counts})' if counts else ''}"
+        yield from (f"    {line(each)}" for each in own)
         if task in SCORED_TASKS:
             yield f"    roibeam data check {task} DATA/{name}    compares its rows with these counts"
-    of_models = (RECIPES[each.words[1].removeprefix("RUNS/")].start for each in commands if each.words[0] == "pretrain")
-    hub = {word for word in words if word.startswith("hf:")} | {f"hf:google-bert/{each}" for each in of_models if each}
-    yield from (f"  {each}, from Hugging Face's hub; or its folder, as --from-bert" for each in sorted(hub))
-    yield from ["  spaCy, for parses: pip install 'roibeam[parse]'"] * ("spacy" in words)
+    yield from (f"  {line(each)}" for each in needs if each.place == ELSEWHERE)
     yield "stores, of float16 features and class scores:"
-    rooms = [_room(each, each.features) for each in commands if each.features is not None]
-    yield from (f"  {line}" for line, _ in rooms)
-    known = sum(size for _, size in rooms)
-    yield f"  together at most {byte_count(known)}" + (", and those not known" if 0 in dict(rooms).values() else "")
+    rooms = {each.key.removeprefix("store "): _room(each, each.features) for each in commands if each.features}
+    for need in (each for each in needs if each.place == STORES):
+        yield f"  {line(need)}: {rooms[need.name][0] if need.name in rooms else 'of the two above'}"
+    if known := [size for _, size in rooms.values() if size]:
+        yield f"  together at most {byte_count(sum(known))}{', and those not known' * (len(known) < len(rooms))}"
     yield "GPU hours of steps; extraction, predictions and evaluations are not measured:"
     for each in commands:
         if "--recipe" in each.words:
@@ -487,10 +567,10 @@ def needs_of(commands: Iterable[Command], data: Path | None) -> Iterator[str]:
 def _room(command: Command, features: Features) -> tuple[str, int]:
     """Room of a store at most, as a line and in bytes; 0 for not known."""
     name = command.key.removeprefix("store ")
-    photos = next((count for each, count in _PHOTOS.items() if name.startswith(f"{each}-")), None)
+    photos = next((int(n) for each, (n, _) in _official_files().items() if n and name.startswith(f"{each}-")), None)
     config, selection = CONFIGS.get(features.detector), SELECTIONS.get(features.selection)
     width, classes = (config.feature_dim, config.num_classes) if config else _SIZES.get(features.detector, (0, 0))
     if photos is None or not width or selection is None:
-        return f"{name}: not known before", 0
+        return "not known before", 0
     size = photos * selection.max_regions * (width + classes + 1) * 2
-    return f"{name}: at most {byte_count(size)}, {photos:,} photos of up to {selection.max_regions} regions", size
+    return f"at most {byte_count(size)}, {photos:,} photos of up to {selection.max_regions} regions", size

@@ -11,7 +11,7 @@ import typer
 
 from roibeam.messages import name_hint
 from roibeam.pipelines.cli.command_exit import json_line
-from roibeam.pipelines.cli.tables import echo_commands
+from roibeam.pipelines.cli.tables import Data, Stores, echo_commands
 from roibeam.pipelines.common.console.request_options import QUESTION, Json, argument, option
 from roibeam.pipelines.data.mode_changes import (
     DATA,
@@ -44,6 +44,8 @@ def recipes_command(
         "With NAME: what to type, from downloads to the figures; words in capitals are yours to fill in.",
         "", QUESTION,
     )] = False,
+    data: Data = None,
+    stores: Stores = None,
     paper: Annotated[str, _filter("Only those with a figure of this paper, such as ViLBERT.", "PAPER")] = "",
     task: Annotated[str, _filter("Only those of this task; pretraining for none.", "TASK")] = "",
     system: Annotated[str, _filter("Only those of this system.", "NAME")] = "",
@@ -73,15 +75,20 @@ def recipes_command(
         chosen = {name: chosen[name]}
     elif commands:
         raise ValueError("--commands is of one recipe; name it, such as roibeam recipes vlbert-vqa --commands")
+    if (data or stores) and not commands:
+        raise ValueError("--data and --stores are for --commands, which says what is missing there")
     asked = {"paper": paper, "task": task, "system": system, "figure": figure, "search": search}
-    chosen = {each: recipe for each, recipe in chosen.items() if _fits(each, recipe, **asked)}
-    if not chosen:
-        given = " ".join(f"--{each} {value}" for each, value in asked.items() if value)
-        raise ValueError(f"no recipe fits {given}; roibeam recipes lists all")
+    for each, value in ((each, value) for each, value in asked.items() if value):
+        facts = {name: _facts(name, recipe)[each] for name, recipe in chosen.items()}
+        chosen = {name: chosen[name] for name, own in facts.items() if any(_fits(each, value, fact) for fact in own)}
+        if not chosen:
+            known = dict.fromkeys(fact for own in facts.values() for fact in own)
+            listed = "roibeam recipes lists all" if each in ("figure", "search") else name_hint(value, known)
+            raise ValueError(f"no recipe fits --{each} {value!r}: {listed}")
     if commands:
         from roibeam.pipelines.cli.recipe_commands import commands_of
 
-        echo_commands(commands_of(str(name)), {}, as_json=as_json)
+        echo_commands(commands_of(str(name)), {"DATA": data, "STORES": stores}, as_json=as_json)
     elif as_json:
         sizes = {each: {"parameters": count} for each, count in PARAMETERS.items()}
         plain = {each: _plain(recipe) | sizes.get(each, {}) for each, recipe in chosen.items()}
@@ -100,19 +107,22 @@ def _plain_name(name: str) -> str:
     return name.lower().replace("-", "")
 
 
-def _fits(
-    name: str, recipe: Recipe | TaskRecipe, *, paper: str, task: str, system: str, figure: str, search: str
-) -> bool:
-    """Whether a recipe is asked for; "" asks nothing."""
-    of_task = recipe.task if isinstance(recipe, TaskRecipe) else "pretraining"
-    text = " ".join((name, recipe.summary, recipe.source, getattr(recipe, "data", "")))
-    return (
-        (not paper or any(_plain_name(paper) in _plain_name(each.paper) for each in recipe.figures))
-        and task in ("", of_task)
-        and recipe.system.replace("-", "").startswith(_plain_name(system))
-        and (not figure or any(figure in (each.printed, each.printed.rstrip("0")) for each in recipe.figures))
-        and search.lower() in text.lower()
-    )
+def _facts(name: str, recipe: Recipe | TaskRecipe) -> dict[str, list[str]]:
+    """What the filters look at."""
+    return {
+        "paper": [paper for each in recipe.figures for paper in (each.paper, each.title)],
+        "task": [recipe.task if isinstance(recipe, TaskRecipe) else "pretraining"],
+        "system": [recipe.system],
+        "figure": [each.printed for each in recipe.figures],
+        "search": [" ".join((name, recipe.summary, recipe.source, getattr(recipe, "data", "")))],
+    }
+
+
+def _fits(asked: str, value: str, fact: str) -> bool:
+    if asked == "figure":
+        return value in (fact, fact.removesuffix("0"), fact.removesuffix(".0"))
+    given, found = _plain_name(value), _plain_name(fact)
+    return found.startswith(given) if asked == "system" else given == found if asked == "task" else given in found
 
 
 def _lines(name: str, recipe: Recipe) -> list[str]:

@@ -4,6 +4,7 @@
     OUT/made/<what>.json             a command that is done: its words, a digest of its recipe and of what it needs
     OUT/logs/<what>.log              open, and locked, while the command runs
     OUT/<table>.md  <table>.csv  <table>.html
+    OUT/<table>.scored.json          figures of test servers, each with the digest of the submission that it is for
 
 Each command is a process of its own. One that was ended goes on where it was; one that is done is not repeated, for
 another table in the same folder neither.
@@ -27,7 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
@@ -35,13 +36,12 @@ from typing import IO, Any, cast
 
 from roibeam.features.folders.durable_files import sha256_of, write_bytes_atomically, write_json_atomically
 from roibeam.features.folders.folder_protocol import lock_file
-from roibeam.features.reading.temporary_copy import unfinished_lines
-from roibeam.features.store import FeatureStore
 from roibeam.messages import escaped, name_hint, plural
-from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, filled, source_of
+from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, filled, missing_of, source_of
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
 from roibeam.pipelines.common.page_layout import PAGE_END, Banner, banner_html, folded, page_start, table, tiles
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, PaperTable, paper_table
+from roibeam.pipelines.common.statistics.verdict import mean_interval
 from roibeam.pipelines.finetuning.prediction_card import card_path
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
@@ -123,25 +123,29 @@ class TableRun:
         part, parts = request.part
         first = len(chosen) * (part - 1) // parts
         self.in_turn = chosen[first:] + chosen[:first]
+        self._scored_file = request.out / f"{self.table.name}.scored.json"
+        keys = (
+            (f"{each.row}: {each.column}{f', seed {seed}' if seed else ''}", source_of(each, seed)[0])
+            for each in self.table.own if each.recipe for seed in range(self.seeds)
+        )  # fmt: skip
+        self._served = {name: key for name, key in keys if key and "--check" in self.commands[key].words}
+        self._given = {} if request.scored is None else _scored(request.scored, list(self._served))
         self._running: list[subprocess.Popen[bytes]] = []
         self._is_stopping = False
 
     def check(self) -> None:
-        """Raises ValueError naming missing files, folders and stores, and commands that another request made."""
+        """Raises ValueError naming what is missing, was made by another request, or was told of another submission."""
         request, named = self.request, NamedFiles()
+        named.need_output_folder(request.out)
         named.need("--data", request.data, FOLDER)
         named.need("--stores", request.stores, FOLDER)
-        left = [each for each in self.in_turn if not self._made(each.key).exists()]
-        for word in dict.fromkeys(word for each in left for word in self._words(each) if word.startswith("DATA/")):
-            named.need("--data", self._filled(word))
-        for store in dict.fromkeys(need for each in left for need in each.needs if need.startswith("store ")):
-            path = request.stores / store.removeprefix("store ")
-            if named.need("--stores", path, FOLDER):
-                named.look(partial(_check_store, path))
-        for key in self.commands:
-            named.look(partial(self._has, key))
+        done = {key: named.look(partial(self._has, key)) for key in self.commands}
+        left = [replace(each, words=self._words(each)) for each in self.in_turn if done[each.key] is False]
+        if missing := missing_of(left, request.data, request.stores, named):
+            typed = f"roibeam tables {request.name} --dry-run --data {request.data} --stores {request.stores}"
+            named.refuse(f"{plural(len(missing), 'need')} missing: {', '.join(missing)}; {typed} says where from")
         named.check()
-        self.cells()
+        self._keep_scored()
 
     def run(self) -> list[Path]:
         """Runs what is missing, and returns the logs of what failed. Calls on one folder share the commands: each takes
@@ -160,7 +164,8 @@ class TableRun:
                     for each in ready[: self.request.jobs - len(going)]:
                         going[pool.submit(self._make, each)] = each
                     ended = {going.pop(each): each.result() for each in wait(going, _WAIT, FIRST_COMPLETED).done}
-                    failed |= {each.key: self._log(each) for each, code in ended.items() if code}
+                    bad = [each for each, code in ended.items() if code or (code == 0 and not self._has(each.key))]
+                    failed |= {each.key: self._log(each) for each in bad}
                     for each in (each for each, code in ended.items() if code is None):
                         if each.key not in busy:
                             self.tell(f"{each.key}: another process is making it")
@@ -183,17 +188,24 @@ class TableRun:
         older recipe."""
         if key not in self.commands or not self._made(key).exists():
             return key not in self.commands
-        found, now = read_json_object(self._made(key)), self._recorded(self.commands[key])
+        command, made = self.commands[key], self._made(key)
+        found, now = read_json_object(made), self._recorded(command)
+        if not {"words", "recipes", "answer"} <= found.keys():
+            raise ValueError(f"{made} is no record of a command that was run; remove it, and the command runs again")
+        found.setdefault("toy", found.get("data") is None)
         for name, what in (
-            ("words", "by other words"), ("data", f"of the files of {found.get('data')}"),
-            ("recipes", "a recipe that it needs has changed"), ("stores", "a store has changed"),
+            ("words", "by other words"), ("toy", f"{'' if found['toy'] else 'not '}in a drill"),
+            ("data", f"of the files of {found.get('data')}"), ("recipes", "a recipe that it needs has changed"),
+            ("stores", "a store has changed"),
         ):  # fmt: skip
             if found.get(name) != now[name] and None not in (found.get(name), now[name]):
                 raise ValueError(
-                    f"{self.request.out} has {key!r}, but {what}; choose a new --out, or remove {self._made(key)} and "
-                    f"what it made"
+                    f"{self.request.out} has {key!r}, but {what}; choose a new --out, or remove {made} and what it made"
                 )
-        return True
+        if command.words[0] == "score":  # not of predictions that were made or changed after it
+            predictions = Path(self._filled(command.words[2]))
+            return predictions.is_file() and predictions.stat().st_mtime_ns <= made.stat().st_mtime_ns
+        return not key.startswith("RUNS/") or Path(self._filled(key)).exists()
 
     @cache  # noqa: B019
     def _digests(self, key: str) -> Mapping[str, str | None]:
@@ -264,7 +276,8 @@ class TableRun:
     def _recorded(self, command: Command) -> dict[str, Any]:
         """By what a command is known again; a drill's files lie in its own folder, which may be moved."""
         data = None if self.request.toy else os.path.realpath(self.request.data)
-        return {"words": list(self._words(command)), "data": data, **self._digests(command.key)}
+        words = list(self._words(command))
+        return {"words": words, "data": data, "toy": self.request.toy, **self._digests(command.key)}
 
     def _filled(self, word: str) -> str:
         request = self.request
@@ -281,31 +294,57 @@ class TableRun:
 
     def cells(self) -> list[Cell]:
         """Cells of the table's own figures, in order. What test servers told is kept in the folder."""
-        found = [*map(self._cell, self.table.own)]
-        kept = self.request.out / f"{self.table.name}.scored.json"
-        scored = read_json_object(kept) if kept.exists() else {}
-        if self.request.scored is not None:
-            scored |= _scored(self.request.scored, [each.name for each in found if each.submission])
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_json_atomically(kept, scored)
-        known = [
-            replace(each, values=(scored[each.name],), low=None, high=None) if each.name in scored else each
-            for each in found
-        ]
+        known = list(map(partial(self._cell, self._kept()), self.table.own))
         return list(map(partial(_averaged, known), known))
 
-    def _cell(self, figure: PaperFigure) -> Cell:
+    def _submission(self, name: str) -> str:
+        """Digest of a cell's submission as it was checked; "" where that is still to be done."""
+        key = self._served[name]
+        answer = read_json_object(self._made(key))["answer"] if self._has(key) else {"card": {"results": {}}}
+        return str(next(iter(answer["card"]["results"].values()), ""))
+
+    def _kept(self) -> dict[str, Any]:
+        """Figures of test servers by cell, each with the digest of its submission."""
+        found = read_json_object(self._scored_file) if self._scored_file.exists() else {}
+        for name, each in found.items():
+            if not (isinstance(each, dict) and isinstance(each.get("percent"), float | int) and each.get("submission")):
+                words = "expected percent and the digest of its submission; remove the file, and give --scored again"
+                raise ValueError(f"{self._scored_file}: {name!r} has {each!r}: {words}")
+        return found
+
+    def _keep_scored(self) -> None:
+        """Keeps the figures of --scored, each for the submission that is there, and names those of other ones."""
+        kept, file = self._kept(), self.request.scored
+        for name, percent in self._given.items():
+            digest, before = self._submission(name), kept.get(name)
+            if not digest:
+                raise ValueError(f"{file}: {name!r} has no submission yet that was checked; first run without --scored")
+            if before is not None and before["percent"] == percent and before["submission"] != digest:
+                words = f"told of an earlier submission; submit the new one, or remove it from {self._scored_file}"
+                raise ValueError(f"{file}: {name!r} has {percent}, which was {words}")
+            kept[name] = {"percent": percent, "submission": digest}
+        if self._given:
+            write_json_atomically(self._scored_file, kept)
+        for name in kept.keys() & self._served.keys():
+            if kept[name]["submission"] != self._submission(name):
+                self.tell(f"{name}: {kept[name]['percent']} is left out, it was told of another submission")
+
+    def _cell(self, kept: Mapping[str, Any], figure: PaperFigure) -> Cell:
         key, measure = source_of(figure) if figure.recipe else ("", "")
         if key not in self.commands:
             return Cell(figure)
-        of_task = figure.recipe in TASK_RECIPES
-        each = [self._measured(*source_of(figure, seed)) for seed in range(self.seeds if of_task else 1)]
-        known = [found for found in each if found is not None]
-        keys = {source_of(figure, seed)[0] for seed in range(self.seeds)} if of_task else {key}
-        needed = set[str]().union(*map(self._needs, keys))
+        sources = [source_of(figure, seed) for seed in range(self.seeds if figure.recipe in TASK_RECIPES else 1)]
+        needed = sorted(set[str]().union(*(self._needs(each) for each, _ in sources)))
         facts: dict[str, Any] = {"seconds": sum(map(self._seconds, needed))}
-        if "--check" in (words := self.commands[key].words):
-            facts["submission"] = words[2].replace("RUNS/", "runs/")
+        facts["noted"] = {each[4:]: self._notes(each) for each in needed if each.startswith("run ")}
+        own = f"{figure.row}: {figure.column}"
+        if own in self._served:
+            checked = {each: self._submission(each) for each in self._served if each.partition(", seed ")[0] == own}
+            told = {name: each["percent"] for name, each in kept.items() if checked.get(name) == each["submission"]}
+            left = [self._served[name] for name, digest in checked.items() if digest and name not in told]
+            facts["submission"] = ", ".join(self.commands[each].words[2].replace("RUNS/", "runs/") for each in left)
+            return Cell(figure, tuple(told.values()), is_served=True, **facts)
+        known = [found for found in (self._measured(*each) for each in sources) if found is not None]
         if known and measure.endswith(HEADS):
             return Cell(figure, words="{layer}-{head}".format(**known[0]), **facts)
         values = tuple(100 * found["value"] for found in known)
@@ -313,13 +352,18 @@ class TableRun:
             facts |= {name: 100 * known[0][name] for name in ("low", "high")}
         return Cell(figure, values, **facts)
 
+    def _notes(self, key: str) -> Sequence[str]:
+        """What a run noted itself on how it differs from the published one."""
+        config = Path(self._filled(self.commands[key].words[1])) / "config.json"
+        return read_json_object(config).get("recorded", {}).get("notes", ()) if config.exists() else ()
+
     def _measured(self, key: str, measure: str) -> Mapping[str, Any] | None:
         """Value, low and high, 0..1; None for what is not known."""
         if key not in self.commands or not self._has(key):
             return None
         words = self.commands[key].words
         if words[0] == "score":
-            figures = read_json_object(self._made(key))["answer"].get("figures", ())
+            figures = read_json_object(self._made(key))["answer"]["figures"]
             found = next((each for each in figures if each["name"] == measure), None)
         elif words[0] == "evaluate":
             found = read_json_object(Path(self._filled(key)) / "results.json")["figures"].get(measure)
@@ -340,12 +384,6 @@ class TableRun:
 
 def _run_here(commands: Mapping[str, Command]) -> dict[str, Command]:
     return {key: each for key, each in commands.items() if each.words[0] in RUN_HERE}
-
-
-def _check_store(path: Path) -> None:
-    with FeatureStore(path) as store:
-        if lines := unfinished_lines([store]):
-            raise ValueError(lines[0])
 
 
 def _digest(*words: str) -> str:
@@ -442,8 +480,10 @@ class Cell:
         values: in percent, by seed; empty where nothing is known yet.
         low, high: 95 % interval over images, of one seed.
         words: what came out, of a figure that is no number.
-        submission: of a figure that a test server tells: file below the folder of the table.
+        submission: files below the folder of the table whose figures a test server has still to tell.
+        is_served: whether a test server tells it.
         seconds: of the commands that it needs, shared ones too.
+        noted: by run, what it noted itself.
     """
 
     figure: PaperFigure
@@ -452,11 +492,9 @@ class Cell:
     high: float | None = None
     words: str = ""
     submission: str = ""
+    is_served: bool = False
     seconds: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return f"{self.figure.row}: {self.figure.column}"
+    noted: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def mean(self) -> float | None:
@@ -468,17 +506,17 @@ class Cell:
         recipes = " > ".join(chain_of(figure.recipe)) if figure.recipe else f"none: {figure.why}"
         hours = f"{self.seconds / 3600:.2f}" if self.seconds else ""
         start = [figure.row, figure.column, figure.printed]
+        submit = f"to submit: {self.submission}" if self.submission else ""
         if mean is None:
-            missing = "" if figure.recipe else "no command"
-            missing = f"to submit: {self.submission}" if self.submission else missing
+            missing = submit or ("for a test server" if self.is_served else "" if figure.recipe else "no command")
             return [*start, self.words or missing, "", "", "", hours, recipes]
-        interval, inside = "", ""
-        if len(self.values) > 1:
-            interval = f"sd {statistics.stdev(self.values):.2f} of {len(self.values)} seeds"
-        elif self.low is not None and self.high is not None:
-            interval = f"{self.low:.2f} .. {self.high:.2f}"
-            inside = "inside" if self.low <= figure.value <= self.high else "outside"
-        return [*start, f"{mean:.2f}", interval, f"{mean - figure.value:+.2f}", inside, hours, recipes]
+        interval, inside, seeds = "", "", len(self.values)
+        low, high = mean_interval(self.values) if seeds > 1 else (self.low, self.high)
+        if low is not None and high is not None:
+            interval = f"{low:.2f} .. {high:.2f}{f' of {seeds} seeds' * (seeds > 1)}"
+            inside = "inside" if low <= figure.value <= high else "outside"
+        ours = f"{mean:.2f}{submit and f'; {submit}'}"
+        return [*start, ours, interval, f"{mean - figure.value:+.2f}", inside, hours, recipes]
 
 
 def write_table(folder: Path, of: PaperTable, cells: Sequence[Cell], *, is_toy: bool) -> None:
@@ -497,7 +535,7 @@ def write_table(folder: Path, of: PaperTable, cells: Sequence[Cell], *, is_toy: 
 
 def _summary(cells: Sequence[Cell]) -> str:
     known = sum(bool(each.values or each.words) for each in cells)
-    served = sum(bool(each.submission) and not each.values for each in cells)
+    served = sum(each.is_served and not each.values for each in cells)
     return (
         f"{known} of {plural(len(cells), 'figure')} measured" + (f", {served} for a test server" * bool(served)) + "."
     )
@@ -507,8 +545,8 @@ def _markdown(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Ce
     parts = [f"# {of.name}: {of.title}: {of.caption}", f"{DRILL.line}." if is_toy else "", _summary(cells)]
     rows = [HEAD, ["---"] * len(HEAD), *([cell.replace("|", "\\|") for cell in line] for line in lines)]
     parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    for recipe, points in _differences(cells):
-        parts += [f"## What {recipe} leaves open", "\n".join(f"- {point}" for point in points)]
+    for title, points in _differences(cells):
+        parts += [f"## {title}", "\n".join(f"- {point}" for point in points)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -520,16 +558,18 @@ def _page(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell],
         tiles(counts),
         table(HEAD, [[escaped(cell, 300) for cell in line] for line in lines], numbers=(2, 3, 4, 5, 7)),
     ]
-    for recipe, points in _differences(cells):
+    for title, points in _differences(cells):
         listed = "".join(f"<li>{escaped(point, 1000)}</li>" for point in points)
-        parts.append(folded(f"What {recipe} leaves open", f"<ul>{listed}</ul>"))
+        parts.append(folded(title, f"<ul>{listed}</ul>"))
     return "".join((*parts, PAGE_END))
 
 
 def _differences(cells: Sequence[Cell]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Each recipe that a cell is made by, and in what a run of it may differ from the paper's."""
+    """In what a run of each recipe that a cell is made by may differ from the paper's, and what the runs noted."""
     made_by = dict.fromkeys(name for each in cells if each.figure.recipe for name in chain_of(each.figure.recipe))
     for name in made_by:
         recipe = TASK_RECIPES.get(name) or RECIPES[name]
         if recipe.left_open:
-            yield name, recipe.left_open
+            yield f"What {name} leaves open", recipe.left_open
+    noted = {run: notes for each in cells for run, notes in each.noted.items() if notes}
+    yield from ((f"What the run {run} noted", notes) for run, notes in noted.items())

@@ -6,7 +6,7 @@ import os
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
@@ -36,12 +36,16 @@ if TYPE_CHECKING:
     from roibeam.pipelines.common.statistics.paper_figures import PaperTable
 
 
+Data = Annotated[Path | None, option(
+    "Folder of the official files, each data set in a folder of its own; --dry-run names them.", "DIR", INPUT,
+)]  # fmt: skip
+Stores = Annotated[Path | None, option("Folder of the stores; --dry-run names them.", "DIR", INPUT)]
+
+
 def tables_command(
     name: Annotated[str | None, argument("NAME", "Table to show in full, or to make with --out.")] = None,
-    data: Annotated[Path | None, option(
-        "Folder of the official files, each data set in a folder of its own; --dry-run names them.", "DIR", INPUT,
-    )] = None,
-    stores: Annotated[Path | None, option("Folder of the stores; --dry-run names them.", "DIR", INPUT)] = None,
+    data: Data = None,
+    stores: Stores = None,
     scored: Annotated[Path | None, option(
         "JSON of figures of a test server, in percent, by row: column.", "FILE", INPUT,
     )] = None,
@@ -86,12 +90,15 @@ def tables_command(
         from roibeam.pipelines.cli.table_run import TableRequest, table_commands
 
         if dry_run:
+            given = {"--scored": scored, "--jobs": jobs > 1, "--processes": processes > 1, "--part": part != "1/1"}
+            if unused := ", ".join(each for each, is_given in given.items() if is_given):
+                raise ValueError(f"--dry-run runs nothing, so that {unused} would have no effect; leave it out")
             folders = {"DATA": data, "STORES": stores, "RUNS": None if out is None else out / "runs"}
             echo_commands(table_commands(chosen[0], only, seeds).values(), folders, as_json=as_json)
             return
         assert out is not None
         _make(TableRequest(
-            name, *_folders(chosen[0], data, stores, out, only, is_toy=toy), out, only, seeds, jobs, its_part,
+            name, *_folders(data, stores, out, is_toy=toy), out, only, seeds, jobs, its_part,
             processes, scored, toy,
         ), as_json=as_json)  # fmt: skip
     elif as_json:
@@ -110,9 +117,14 @@ def echo_commands(commands: Collection[Command], folders: Mapping[str, Path | No
     Args:
         folders: as of `filled`.
     """
-    from roibeam.pipelines.cli.recipe_commands import filled, needs_of
+    from roibeam.pipelines.cli.recipe_commands import filled, need_lines
+    from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 
-    needs = list(needs_of(commands, folders.get("DATA")))
+    named = NamedFiles()
+    for option_name in ("--data", "--stores"):
+        named.need(option_name, folders.get(option_name[2:].upper()), FOLDER)
+    named.check()
+    needs = list(need_lines(list(commands), folders))
     lines = [[filled(word, folders) for word in each.words] for each in commands]
     if as_json:
         typer.echo(json_line({"commands": lines, "needs": needs}))
@@ -120,20 +132,12 @@ def echo_commands(commands: Collection[Command], folders: Mapping[str, Path | No
         typer.echo("\n".join((*(shlex.join(("roibeam", *each)) for each in lines), *(f"# {line}" for line in needs))))
 
 
-def _folders(
-    table: PaperTable, data: Path | None, stores: Path | None, out: Path, only: Sequence[str], *, is_toy: bool
-) -> tuple[Path, Path]:
+def _folders(data: Path | None, stores: Path | None, out: Path, *, is_toy: bool) -> tuple[Path, Path]:
     """DATA and STORES, which a drill draws."""
-    from roibeam.pipelines.cli.table_run import table_commands
-
+    if is_toy and (data is not None or stores is not None):
+        raise ValueError("--toy draws data and stores of its own; leave --data and --stores out")
     if is_toy:
-        from roibeam.pipelines.toyworld.paper_files import write_paper_files
-
-        if data is not None or stores is not None:
-            raise ValueError("--toy draws data and stores of its own; leave --data and --stores out")
-        keys = [need for each in table_commands(table, only).values() for need in each.needs]
-        names = [key.removeprefix("store ") for key in keys if key.startswith("store ")]
-        return write_paper_files(out / "toy", dict.fromkeys(names), os.cpu_count() or 1)
+        return out / "toy" / "data", out / "toy" / "stores"
     if data is None or stores is None:
         raise ValueError("--data and --stores are needed: official files and stores, as --dry-run names them")
     return data, stores
@@ -143,6 +147,11 @@ def _make(request: TableRequest, *, as_json: bool) -> None:
     from roibeam.pipelines.cli.table_run import HEAD, TableRun
 
     run = TableRun(request, partial(typer.echo, err=as_json))
+    if request.toy:
+        from roibeam.pipelines.toyworld.paper_files import write_paper_files
+
+        needs = dict.fromkeys(need[6:] for each in run.in_turn for need in each.needs if need.startswith("store "))
+        write_paper_files(request.out / "toy", needs, os.cpu_count() or 1)
     run.check()
     failed = run.run()
     run.write()
@@ -196,7 +205,7 @@ def check_command(
     """Compares official files with the published counts.
 
     For each split it tells rows, published rows, the first and the last id, and what is missing, cut or of another
-    version. It ends with 1 if a split that is there has another count or cannot be read, or if none is there.
+    version, such as photos that rows name. It ends with 1 if what is there is not whole, or if nothing is there.
 
     Examples:
         roibeam data check vqa vqa/
@@ -218,5 +227,8 @@ def check_command(
             published = "not known" if each.published is None else f"{each.published:,}"
             words = "; ".join(filter(None, (f"{each.first} .. {each.last}" * bool(each.first), each.fault)))
             typer.echo(f"{each.split:<16}{rows:>12}{published:>12}  {words}")
+        typer.echo(
+            "not looked at: texts and answers of VQA; what is inside photos; where COCO's and Flickr30k's photos are"
+        )
     if any(each.fault for each in found if not each.is_missing) or all(each.is_missing for each in found):
         raise typer.Exit(1)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,15 +21,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from roibeam.messages import name_hint, plural, printable
-from roibeam.pipelines.data.datasets.entities import split_names
-from roibeam.pipelines.data.datasets.karpathy import read_captioned
+from roibeam.pipelines.data.datasets import vqa
+from roibeam.pipelines.data.datasets.entities import EntityCounts, read_entities, split_names
+from roibeam.pipelines.data.datasets.karpathy import KARPATHY, read_captioned
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer, read_refer_detections
 from roibeam.pipelines.data.datasets.rows import MissingFileError, find_file
 from roibeam.pipelines.data.datasets.tables import TableRow, read_answer_table, read_table, table_of, tables_in
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
-from roibeam.pipelines.data.datasets.vcr import read_vcr_labels
-from roibeam.pipelines.data.datasets.vqa import VqaLabels, minival_ids, read_vqa_labels, read_vqa_question_ids
+from roibeam.pipelines.data.datasets.vcr import IMAGES_FOLDER, metadata_path, read_vcr_labels
 from roibeam.pipelines.finetuning.metrics.glue import SUBMISSION, open_glue, open_submission
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, open_entities_labels
 from roibeam.pipelines.finetuning.metrics.measure import (
@@ -129,22 +131,20 @@ def _open_vqa_table(folder: Path, split: str, rules: str) -> OpenTask:
 def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
     if has_own_tables(folder):
         return _open_vqa_table(folder, split, rules)
-    year, labels = VQA_YEARS[split], list[VqaLabels]()
-    if split in ("test", "test-dev"):
-        path = find_file(folder, f"v2_OpenEnded_mscoco_{year}_questions.json")
-        questions = list(read_vqa_question_ids(str(path)))
-    else:
-        path = find_file(folder, f"v2_mscoco_{year}_annotations.json")
-        labels = list(read_vqa_labels(str(path)))
-        if split == MINIVAL:
-            chosen = minival_ids([each.question_id for each in labels])
-            labels = [each for each in labels if each.question_id in chosen]
-        questions = [each.question_id for each in labels]
+    year, part = VQA_YEARS[split], vqa.QUESTIONS if split.startswith("test") else vqa.ANNOTATIONS
+    path = find_file(folder, f"v2_{'OpenEnded_' * (part == vqa.QUESTIONS)}mscoco_{year}_{part}.json")
+    questions = list(vqa.read_vqa_question_ids(str(path), part))
+    chosen = vqa.minival_ids(questions) if split == MINIVAL else frozenset(questions)
+    questions = [each for each in questions if each in chosen]
+
+    @cache
+    def labels() -> list[vqa.VqaLabels]:  # which takes ten times as long as their ids
+        return [each for each in vqa.read_vqa_labels(str(path)) if each.question_id in chosen]
 
     def score(answers: dict[int, str]) -> Measures:
         if split in ("test", "test-dev"):
             raise ValueError(f"VQA's {split} split has no labels here; --check looks at a submission")
-        return vqa_measures(answered_questions(labels, answers))
+        return vqa_measures(answered_questions(labels(), answers))
 
     metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
     official = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
@@ -353,10 +353,11 @@ _CAPTIONS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 )
 # Photos of Flickr30k Entities, of which not all captions have phrases with boxes.
 _PHOTOS: Mapping[str, int] = MappingProxyType({"train": 29_783, "val": 1_000, "test": 1_000})
+_VCR_PHOTOS: Mapping[str, int] = MappingProxyType({"train": 80_418, "val": 9_929, "test": 9_557})
 
 
 class SplitCheck(NamedTuple):
-    """What `check_data` finds in a split.
+    """What `check_data` finds in a split, or in its photos.
 
     Attributes:
         rows: those that are scored; photos of Flickr30k Entities; None where the split cannot be read.
@@ -382,28 +383,70 @@ def check_data(task: str, folder: Path) -> list[SplitCheck]:
         raise ValueError(f"no task {task!r}: {name_hint(task, SCORED_TASKS)}")
     is_own = task == "vqa" and has_own_tables(folder)
     splits = dict.fromkeys(OWN_SPLITS) if is_own else SCORED_TASKS[task].splits
-    return [_checked(task, folder, split, published) for split, published in splits.items()]
+    found = [_checked(task, folder, split, published) for split, published in splits.items()]
+    found += [_photos(task, folder, each.split) for each in found if task in ("vcr", "nlvr2") and each.rows]
+    return found
+
+
+def _failed(split: str, published: int | None, error: Exception, rows: int | None = None) -> SplitCheck:
+    words = re.sub(r"--(data|entities) ", "DATA ", re.sub(r"^--split '\w+': ", "", str(error)))
+    is_missing = isinstance(error, MissingFileError | FileNotFoundError)
+    return SplitCheck(split, rows, published, (), fault=words, is_missing=is_missing)
 
 
 def _checked(task: str, folder: Path, split: str, published: int | None) -> SplitCheck:
+    published = _PHOTOS[split] if task == _ENTITIES else published
+    for name in KARPATHY if task == "retrieval" else ():
+        with suppress(ValueError):
+            published = _CAPTIONS.get(find_file(folder, name).name, {}).get(split)
+    rows: int | None = None
     try:
-        found = SCORED_TASKS[task].open(folder, split, STRICT)
+        found = (_open_images if task == _ENTITIES else SCORED_TASKS[task].open)(folder, split, STRICT)
+        published, rows = None if found.is_own else published, found.rows
         if task == "vqa" and not found.is_own:  # answers are scored without the questions
-            find_file(folder, f"v2_OpenEnded_mscoco_{VQA_YEARS[split]}_questions.json")
+            path = str(find_file(folder, f"v2_OpenEnded_mscoco_{VQA_YEARS[split]}_questions.json"))
+            asked = list(vqa.read_vqa_question_ids(path))
+            check_row_ids(repr(path), asked, asked if split == MINIVAL else found.ids, unit="question")
+        if task in REFS:
+            with suppress(MissingFileError):  # only expressions on detected boxes need it
+                Counter(read_refer_detections(str(find_file(folder, DETECTIONS_NAME))))
     except (ValueError, OSError) as error:
-        is_missing = isinstance(error, MissingFileError | FileNotFoundError)
-        return SplitCheck(split, None, published, (), fault=str(error), is_missing=is_missing)
-    published = next((_CAPTIONS[path.name][split] for path in found.files if path.name in _CAPTIONS), published)
-    rows, fault = found.rows, ""
-    if task == _ENTITIES:
-        rows, published = len(split_names(str(folder), split)), _PHOTOS[split]
-    if published is not None and rows != published and not found.is_own:
+        return _failed(split, published, error, rows)
+    fault = ""
+    if published is not None and rows != published:
         less = plural(abs(rows - published), "row")
         fault = f"{less} fewer: cut" if rows < published else f"{less} more"
         fault += ", or another version"
     first, last = (str(found.ids[0]), str(found.ids[-1])) if len(found.ids) else ("", "")
-    known = None if found.is_own else published
-    return SplitCheck(split, rows, known, tuple(map(str, found.files)), first, last, fault)
+    return SplitCheck(split, rows, published, tuple(map(str, found.files)), first, last, fault)
+
+
+def _open_images(folder: Path, split: str, rules: str) -> OpenTask:
+    """The images of Flickr30k Entities as rows. Raises ValueError naming one that cannot be read."""
+    names, path = split_names(str(folder), split), folder / f"{split}.txt"
+    read = read_entities(str(folder), EntityCounts(), names=names)
+    if unread := names - {each.name for each in read if each.sentences}:
+        raise ValueError(f"{plural(len(unread), 'image')} of {split}.txt cannot be read, such as {min(unread)}")
+    return _by_id(path, sorted(names), "image", rules, "", read_label_results, dict)
+
+
+def _photos(task: str, folder: Path, split: str) -> SplitCheck:
+    """Looks for the photos that rows name, and for VCR's files beside them, by their names."""
+    part, published = f"photos of {split}", _VCR_PHOTOS.get(split) if task == "vcr" else None
+    try:
+        if task == "vcr":
+            place, path = find_file(folder, IMAGES_FOLDER), str(find_file(folder, f"{split}.jsonl"))
+            photos = {each.image for each in read_vcr_labels(path)}
+        else:
+            place, path = find_file(folder, "images"), str(find_file(folder, f"{split}.json"))
+            photos = {name for each in read_nlvr2(path) for name in each.images}
+    except (ValueError, OSError) as error:
+        return _failed(part, published, error)
+    there = {name for _, _, names in os.walk(place, followlinks=True) for name in names}
+    beside = map(metadata_path, photos if task == "vcr" else ())
+    gone = sorted(name for name in (*photos, *beside) if os.path.basename(name) not in there)
+    fault = f"{plural(len(gone), 'file')} not below {place}, such as {gone[0]}" if gone else ""
+    return SplitCheck(part, len(photos.difference(gone)), published, (str(place),), fault=fault)
 
 
 logger = logging.getLogger(__name__)

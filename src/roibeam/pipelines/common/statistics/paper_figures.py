@@ -1,4 +1,4 @@
-"""Figures and tables of the papers: `paper_figures.csv` beside this file, read when it is first needed.
+"""Figures and tables of the papers: `paper_figures.csv` and, with our captions, `paper_tables.csv` beside this file.
 
 A figure that a paper prints twice is one line, whose table names both places. A later version and the README of a
 release are papers of their own. A table has a name: `vilbert-2` is Table 2 of ViLBERT's paper. What a paper prints in a
@@ -58,6 +58,11 @@ class PaperFigure:
         return float(self.printed)
 
     @property
+    def title(self) -> str:
+        """Of the paper."""
+        return "What Does BERT with Vision Look At?" if self.paper == "VisualBERT" else self.paper
+
+    @property
     def where(self) -> str:
         """Place in the paper, for readers of its recipe; with the paper's name if it is another system's."""
         name, _, version = self.paper.partition(", ")
@@ -103,51 +108,13 @@ def _rows() -> Mapping[str, Mapping[str, list[PaperFigure]]]:
     return MappingProxyType({paper: MappingProxyType(dict(found)) for paper, found in rows.items()})
 
 
-# VisualBERT's figures are those of its second paper, whose tables are not those of the first.
+# Prefix of tables' names, where it is not the paper's name; VisualBERT's figures are those of its second paper.
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         "VL-BERT, version 1": "vlbert",
         "VL-BERT, later version": "vlbert-later",
-        "ViLBERT": "vilbert",
         "VisualBERT": "what-does-bert-with-vision-look-at",
-        "ImageBERT": "imagebert",
-        "InterBERT": "interbert",
         "InterBERT, README.md": "interbert-readme",
-    }
-)
-_CAPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "vlbert-2": "comparison with other single models on VCR",
-        "vlbert-3": "comparison with other single models on VQA",
-        "vlbert-4": "comparison with other single models on RefCOCO+",
-        "vlbert-later": "base and large models on VCR, VQA and RefCOCO+",
-        "vilbert-1": "transfer to four tasks, and the single-stream baseline",
-        "vilbert-2": "depth: number of co-attention layers",
-        "vilbert-3": "share of the captions in pre-training",
-        "what-does-bert-with-vision-look-at-1": "overview of the four benchmarks",
-        "what-does-bert-with-vision-look-at-2": "best heads that ground dependency relationships",
-        "what-does-bert-with-vision-look-at-3": "VQA",
-        "what-does-bert-with-vision-look-at-4": "VCR",
-        "what-does-bert-with-vision-look-at-5": "NLVR2",
-        "what-does-bert-with-vision-look-at-6": "Flickr30k Entities",
-        "what-does-bert-with-vision-look-at-7": "ablations on NLVR2",
-        "what-does-bert-with-vision-look-at-footnote-3": "features of a fixed ResNet-50 on VCR",
-        "what-does-bert-with-vision-look-at-footnote-4": "number of proposals on NLVR2",
-        "what-does-bert-with-vision-look-at-section-3.1": "best head that grounds entities",
-        "imagebert-1": "zero-shot retrieval",
-        "imagebert-2": "retrieval after fine-tuning",
-        "imagebert-3": "data sets of pre-training, zero-shot",
-        "imagebert-4": "global feature, losses, number of regions",
-        "imagebert-section-1": "LAIT: pairs",
-        "imagebert-section-3": "LAIT: words of a text",
-        "interbert-1": "retrieval, zero-shot retrieval and VCR",
-        "interbert-2": "masked groups, on VCR",
-        "interbert-3": "GLUE",
-        "interbert-4": "data sets of pre-training: counts",
-        "interbert-5": "data sets of tasks: counts",
-        "interbert-section-3.5": "number of parameters",
-        "interbert-section-3.6": "pre-training without BERT's weights, on VCR",
-        "interbert-readme": "results of the released weights",
     }
 )
 _PLACE = re.compile(
@@ -175,8 +142,7 @@ class PaperTable:
     @property
     def title(self) -> str:
         """The paper and the place, "ViLBERT, Table 2"."""
-        paper = "What Does BERT with Vision Look At?" if self.paper == "VisualBERT" else self.paper
-        return ", ".join(filter(None, (paper, self.place)))
+        return ", ".join(filter(None, (self.figures[0].title, self.place)))
 
     @property
     def own(self) -> tuple[PaperFigure, ...]:
@@ -193,12 +159,16 @@ def paper_tables() -> Mapping[str, PaperTable]:
         for name, place in _tables_of(figure):
             figures[name].append(figure)
             places[name] = place
-    if figures.keys() != _CAPTIONS.keys():
-        raise ValueError(f"tables with a caption or with figures alone: {sorted(figures.keys() ^ _CAPTIONS.keys())}")
+    with Path(__file__).with_name("paper_tables.csv").open(encoding="utf-8", newline="") as lines:
+        _, *captions = csv.reader(lines)
+    if figures.keys() != {name for name, _ in captions}:
+        raise ValueError(
+            f"tables with a caption or with figures alone: {figures.keys() ^ {name for name, _ in captions}}"
+        )
     return MappingProxyType(
         {
             name: PaperTable(name, figures[name][0].paper, places[name], caption, tuple(figures[name]))
-            for name, caption in _CAPTIONS.items()
+            for name, caption in captions
         }
     )
 
@@ -207,13 +177,14 @@ def paper_table(name: str) -> PaperTable:
     """Raises ValueError for an unknown name, with the near ones."""
     tables = paper_tables()
     if name not in tables:
-        raise ValueError(f"no table {name!r}: {name_hint(name, tables, listed_by='roibeam tables lists all')}")
+        meant = name.replace("visualbert", _NAMES["VisualBERT"])
+        raise ValueError(f"no table {name!r}: {name_hint(meant, tables, listed_by='roibeam tables lists all')}")
     return tables[name]
 
 
 def _tables_of(figure: PaperFigure) -> Iterator[tuple[str, str]]:
     """Name and place of each table that prints a figure."""
-    prefix, is_in_none = _NAMES[figure.paper], True
+    prefix, is_in_none = _NAMES.get(figure.paper, figure.paper.lower()), True
     for found in _PLACE.finditer(figure.table):
         is_in_none = False
         if found["kind"]:

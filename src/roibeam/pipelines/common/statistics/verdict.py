@@ -109,6 +109,8 @@ NOT_KNOWN = (
 BESIDE = "beside"  # key of evaluation.jsonl: intervals and baselines of its numbers
 _KEPT = ("low", "high", "chance", "items")  # of each number, there
 _SURE = 1.96  # standard deviations of a 95 % interval
+# Student's t of one, by degrees of freedom from 1 on; above these by an expansion (Abramowitz and Stegun, 26.7.5).
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 _ROUNDING = 1e-6  # relative, of a mean of float32 losses
 
 
@@ -268,3 +270,12 @@ def share_interval(share: float, items: int) -> tuple[float, float]:
     reach = _SURE * math.sqrt(share * (1 - share) / items + squared / (4 * items)) / (1 + squared)
     # The ends are exact where no answer, or every one, is right; in arithmetic they are a digit off.
     return (0.0 if share == 0 else max(middle - reach, 0.0)), (1.0 if share == 1 else min(middle + reach, 1.0))
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of the mean of two or more independent values."""
+    free, mean = len(values) - 1, sum(values) / len(values)
+    wide = _SURE + (_SURE**3 + _SURE) / (4 * free) + (5 * _SURE**5 + 16 * _SURE**3 + 3 * _SURE) / (96 * free**2)
+    times = _STUDENT[free - 1] if free <= len(_STUDENT) else wide
+    reach = times * math.sqrt(sum((value - mean) ** 2 for value in values) / free / len(values))
+    return mean - reach, mean + reach

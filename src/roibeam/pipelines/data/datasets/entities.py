@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 from roibeam.messages import plural, printable
 from roibeam.pipelines.data.datasets.image_boxes import read_annotation_xml, xml_number
-from roibeam.pipelines.data.datasets.rows import BadRow, read_lines
+from roibeam.pipelines.data.datasets.rows import BadRow, MissingFileError, read_lines
 
 # Order of jnhwkim/ban-vqa's numbers (dataset.py).
 TYPES = ("people", "clothing", "bodyparts", "animals", "vehicles", "instruments", "scene", "other")
@@ -237,7 +237,7 @@ def check_entities(folder: str, split: str | None = None) -> None:
     """Raises ValueError when the folder is not laid out as the data set is, or has no list of the split."""
     for part in (SENTENCES, ANNOTATIONS):
         if not os.path.isdir(os.path.join(folder, part)):
-            raise ValueError(
+            raise MissingFileError(
                 f"--entities {folder!r} has no folder {part}; expected that of {DATA_SET}, with Sentences/<id>.txt and "
                 "Annotations/<id>.xml"
             )
@@ -252,7 +252,7 @@ def split_names(folder: str, split: str) -> frozenset[str]:
     path = os.path.join(folder, f"{split}.txt")
     if not os.path.isfile(path):
         found = sorted(name[:-4] for name in os.listdir(folder) if name.endswith(".txt"))
-        raise ValueError(
+        raise MissingFileError(
             f"--split {split!r}: {folder!r} has no {split}.txt; it has lists of {', '.join(found) or 'no split'}"
         )
     names = frozenset(row[1].strip() for row in read_lines(path) if not isinstance(row, BadRow)) - {""}

@@ -147,9 +147,9 @@ def minival_ids(question_ids: Collection[int], count: int = MINIVAL_QUESTIONS) -
     return frozenset(sorted(question_ids)[-count:])
 
 
-def read_vqa_question_ids(path: str) -> Iterator[int]:
-    """The ids of the questions of a file in its order; ValueError names an entry that is not as VQA writes it."""
-    for where, entry in member_entries(path, QUESTIONS, expected=EXPECTED):
+def read_vqa_question_ids(path: str, part: str = QUESTIONS) -> Iterator[int]:
+    """The ids of the questions, or `ANNOTATIONS`, of a file in its order; ValueError names an entry that has none."""
+    for where, entry in member_entries(path, part, expected=EXPECTED):
         yield _fields(entry, where, question_id=int)[0]
 
 
