@@ -52,7 +52,6 @@ from roibeam.pipelines.training.model_files.model_folder import FoundModel
 from roibeam.pipelines.training.model_files.provenance import check_feature_space, check_tokenizer
 from roibeam.pipelines.training.model_files.tokenizer import EncodedCaption, load_tokenizer
 
-_UNREAD = ("text_labels", "region_targets", "region_target_mask", "match_labels")  # nothing is learned
 logger = logging.getLogger(__name__)
 
 
@@ -128,9 +127,7 @@ class SampleBatches:
         return self._samples.texts([self.row_text(each).ids for each in groups])
 
     def images(self, groups: Sequence[TaskGroup]) -> VLBatch:
-        images = self._samples.images([self._read(each.images[0]) for each in groups])
-        nothing: dict[str, Any] = dict.fromkeys(_UNREAD)
-        return replace(images, draw_seeds=(), **nothing)
+        return self._samples.images([self._read(each.images[0]) for each in groups])
 
 
 def sentence_vector(request: SearchRequest, store: FeatureStore) -> tuple[np.ndarray, str]:
