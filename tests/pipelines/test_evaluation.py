@@ -18,6 +18,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.task_heads import MatchModel
 from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
@@ -25,9 +26,9 @@ from roibeam.pipelines.analysis.evaluation.evaluation_results import compare_res
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import evaluation_set, masked_measures, matching_measures
-from roibeam.pipelines.analysis.evaluation.retrieval import JointScorer, pair_scorer
 from roibeam.pipelines.data.captions.caption_files import Caption
 from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
+from roibeam.pipelines.finetuning.run.pair_scores import JointPairs, pair_scorer
 from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_among, write_trained_images
@@ -168,13 +169,15 @@ def test_vilbert_reads_a_text_once_and_says_the_same(tokenizer: Any) -> None:
     model = build("ViLBERT")
     samples = EvaluationSamples(model.config, tokenizer, num_classes=3)
     texts = samples.texts([samples.text(words).ids for words in WORDS])
-    quick, whole = pair_scorer(model), JointScorer(model)
-    assert type(quick) is not JointScorer
+    quick, whole = pair_scorer(MatchModel(model)), JointPairs(MatchModel(model))
+    assert type(quick) is not JointPairs
+    every = torch.arange(len(WORDS)), torch.zeros(len(WORDS), dtype=torch.long)
     with torch.inference_mode():
-        read = quick.read(texts)
+        read = quick.read_texts(texts)
         for number in range(3):
             image = samples.images([make_record("x", number, 4 + number)])
-            found, expected = quick.score(read, image), whole.score(whole.read(texts), image)
+            found = quick.score(read, quick.read_images(image), *every)
+            expected = whole.score(whole.read_texts(texts), whole.read_images(image), *every)
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
             assert len(set(found.tolist())) == len(WORDS)
 

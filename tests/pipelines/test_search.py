@@ -23,7 +23,6 @@ from tiny_commands import TINY_SIZES, Cli, Pictures, command, ok, refused
 from roibeam.features.store import FeatureStore
 from roibeam.model.task_heads import MatchModel
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
-from roibeam.pipelines.analysis.evaluation.retrieval import JointScorer
 from roibeam.pipelines.analysis.search import photos_by_words
 from roibeam.pipelines.analysis.sentence_scores import SampleBatches
 from roibeam.pipelines.analysis.vector_search import VectorIndex, nearest
@@ -113,10 +112,9 @@ def test_pretrained_models_score_as_their_evaluation_does(name: str, tokenizer: 
     parts = PairParts(
         pair_scorer(MatchModel(model).eval()), batches, plan, at_once=4, device=CPU, out=Path("o"), digest=""
     )
-    scorer = JointScorer(model)
+    pairs = [samples.batch([samples.seen(store[each], text)]) for each in ids]
     with torch.inference_mode():
-        read = scorer.read(samples.texts([samples.text(text).ids]))
-        alone = [float(scorer.score(read, samples.images([store[each]]))) for each in ids]
+        alone = [float(model.match_log_odds(model.encode(pair))) for pair in pairs]
     np.testing.assert_allclose(parts.block(plan.parts[0])[0], alone, rtol=1e-4, atol=1e-4)
 
 

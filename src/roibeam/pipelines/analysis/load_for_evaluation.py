@@ -38,7 +38,7 @@ from roibeam.pipelines.training.model_files.joint_checkpoint import (
     region_encoder_of,
 )
 from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.training.model_files.provenance import trained_with
+from roibeam.pipelines.training.model_files.provenance import check_tokenizer, trained_with
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.run_folder.training_data import trained_among
 
@@ -117,7 +117,7 @@ def load_requested(request: EvaluateRequest | AttentionRequest, verb: str) -> tu
     with waiting("loading the model"):
         found = load_model_or_joint(request.checkpoint, options=request.config)
     pretraining_model(found, named=request.checkpoint, verb=verb)  # before a tokenizer is needed
-    return found, load_tokenizer(tokenizer_spec(found, request.tokenizer))
+    return found, tokenizer_of(found, request.tokenizer)
 
 
 def feature_assumptions(found: ModelCheckpoint, record: RegionRecord) -> list[str]:
@@ -130,14 +130,14 @@ def feature_assumptions(found: ModelCheckpoint, record: RegionRecord) -> list[st
     ]
 
 
-def tokenizer_spec(found: ModelCheckpoint, given: str | None) -> str:
-    """Returns the argument of `load_tokenizer`: as given, else the tokenizer beside the checkpoint. Raises ValueError
-    when there is none."""
-    if given:
-        return given
-    if found.tokenizer is None:
+def tokenizer_of(found: ModelCheckpoint, given: str | None = None) -> CaptionTokenizer:
+    """The tokenizer that is given, else that beside the checkpoint. Raises ValueError when there is none, or it is not
+    the one that the model was trained with."""
+    if not given and found.tokenizer is None:
         raise ValueError(f"--tokenizer is missing: {found.source} has none beside it")
-    return str(found.tokenizer)
+    tokenizer = load_tokenizer(given or str(found.tokenizer))
+    check_tokenizer(found, tokenizer)
+    return tokenizer
 
 
 class PhotoFeatures:

@@ -91,20 +91,17 @@ def write_probe(request: ProbeRequest) -> Probed:
     if detector is not None:
         photo_detector(detector)
     # Torch is imported only when the names are in order.
-    from roibeam.pipelines.analysis.load_for_evaluation import feature_assumptions, pretraining_model, tokenizer_spec
+    from roibeam.pipelines.analysis.load_for_evaluation import feature_assumptions, pretraining_model, tokenizer_of
     from roibeam.pipelines.analysis.probe import PhotoModel, probe
     from roibeam.pipelines.analysis.probe_picture import write_probe_files
     from roibeam.pipelines.data.vocabulary import Names
     from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
-    from roibeam.pipelines.training.model_files.provenance import check_tokenizer
-    from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
     found = load_model_or_joint(request.checkpoint, options=request.config)
     if isinstance(found, JointCheckpoint) and request.store is not None and request.photo is None:
         raise ValueError(f"{request.checkpoint} reads photos: add --photo, that of the record {request.image!r}")
     model = pretraining_model(found, named=request.checkpoint, verb="probe")
-    tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
-    check_tokenizer(found, tokenizer)
+    tokenizer = tokenizer_of(found, request.tokenizer)
     device = choose_device(request.device)
     seen = _stored(request, found) if detector is None else _detected(request, detector)
     choices = [*seen.notes, *feature_assumptions(found, seen.record)]

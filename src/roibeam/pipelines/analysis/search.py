@@ -38,7 +38,6 @@ from roibeam.pipelines.extract.store_page import config_part, warning_of_store
 from roibeam.pipelines.finetuning.run.finetune_request import best_of_seeds
 from roibeam.pipelines.finetuning.run.predict_request import FINETUNING, predicts_pairs, reads_photos, task_checkpoint
 from roibeam.pipelines.training.model_files.model_folder import FoundModel, model_folder
-from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.run_folder.folder import saved_config
 
 _INDEX_FROM = 100_000  # photos above which an index is advised
@@ -70,13 +69,11 @@ def search_store(request: SearchRequest) -> SearchResult:
         if request.model is None:
             hits, by, searched = *_by_vector(request, store, notes), len(store)
         else:
-            ids = (
-                list(store.ids())
-                if request.among is None
-                else photos_by_words(store, request.text, request.among, notes)
-            )
             from roibeam.pipelines.analysis.sentence_scores import match_scores
 
+            ids = list(store.ids())
+            if request.among is not None:
+                ids = photos_by_words(store, request.text, request.among, notes)
             scores = match_scores(request, run, store, ids, notes)
             best = np.argsort(-scores, kind="stable")[: request.top]
             hits, by, searched = [Hit(ids[each], WHOLE, float(scores[each])) for each in best], request.model, len(ids)
@@ -90,7 +87,7 @@ def search_store(request: SearchRequest) -> SearchResult:
 
 def _by_vector(request: SearchRequest, store: FeatureStore, notes: list[str]) -> tuple[list[Hit], str]:
     """The nearest by cosine, and what was compared."""
-    which, index = REGIONS, None
+    which, records = REGIONS, None
     if request.region is not None:
         image_id, region = _stored_region(store, request.region)
         queries = store.get(image_id, check=True).features[region : region + 1]
@@ -102,54 +99,49 @@ def _by_vector(request: SearchRequest, store: FeatureStore, notes: list[str]) ->
         notes.append("faiss is not installed, so every vector is compared: pip install 'roibeam[search]' for --index")
     elif request.index is not None:
         index = opened_index(request.index, store, which)
+        records = index.records(store, queries, request.top)
         notes.append(index.words)
     elif not request.text and len(store) > _INDEX_FROM:
         notes.append("every vector was compared; --index FILE makes later searches short")
-    records = scanned(store) if index is None else index.records(store, queries, request.top)
-    hits = nearest(records, queries, request.top, which, by_photo=request.region is None)
+    hits = nearest(records or scanned(store), queries, request.top, which, by_photo=request.region is None)
     return hits, f"cosines with {which}"
 
 
 def _checked(request: SearchRequest) -> FoundModel | None:
     """The checkpoint of a run of retrieval, None for another search; ValueError lists all that is wrong."""
-    named, run, is_tuned = NamedFiles(), None, False
+    named, run = NamedFiles(), None
     has_store, has_model = named.need("STORE", request.store), named.need("--model", request.model, FOLDER)
     named.need("--photo", request.photo, FILE)
     named.need("--photos", request.photos, FOLDER)
     named.look(lambda: check_device(request.device))
     if request.html is not None:
         named.look(lambda: check_page_file("--html", Path(str(request.html))))
-    if request.index is not None:
-        named.need_output_folder(request.index.parent)
+    named.need_output_folder(request.index and request.index.parent)
     if sum(map(bool, (request.text.strip(), request.region, request.photo))) != 1:
         named.refuse('give one thing to look for: a sentence, such as "a dog on a beach", or --region, or --photo')
-    for option, value, is_used, goes_with in (
-        ("--model", request.model, request.text, "a sentence"),
-        ("--among", request.among, request.model, "--model"),
-        ("--index", request.index, not request.text, "--region and --photo"),
-        ("--detector", request.detector, request.photo, "--photo"),
-        ("--weights", request.weights, request.photo, "--photo"),
-        ("--backbone", request.backbone, not request.model and not request.region, "--photo, and a sentence alone"),
+    for option, is_used, goes_with in (
+        ("model", request.text, "a sentence"),
+        ("among", request.model, "--model"),
+        ("index", not request.text, "--region and --photo"),
+        ("detector", request.photo, "--photo"),
+        ("weights", request.photo, "--photo"),
+        ("backbone", not request.model and not request.region, "--photo, and a sentence alone"),
     ):
-        if value is not None and not is_used:
-            named.refuse(f"{option} goes with {goes_with}; leave it out")
+        if getattr(request, option) is not None and not is_used:
+            named.refuse(f"--{option} goes with {goes_with}; leave it out")
     if request.model is not None and has_model:
-        run, is_tuned = named.look(lambda: _checked_model(Path(str(request.model)))) or (None, False)
-    store = named.look(lambda: FeatureStore(request.store)) if has_store else None
-    if store is not None:
-        named.look(lambda: _check_store(request, store))
+        run = named.look(lambda: _run_of_retrieval(Path(str(request.model))))
+    if has_store:
+        named.look(lambda: _check_store(request))
     named.check()
-    if store is not None and run is not None:
-        check_feature_space(run, store)
-    return run if is_tuned else None
+    return run
 
 
-def _checked_model(model: Path) -> tuple[FoundModel, bool]:
-    """The checkpoint of a run, and whether it is of retrieval."""
-    found = FoundModel(model_folder(best_of_seeds(model))[0])
-    config = found.source.parent
+def _run_of_retrieval(model: Path) -> FoundModel | None:
+    """The checkpoint of a fine-tuned run, which must be of retrieval; None for another model."""
+    config = model_folder(best_of_seeds(model))[0].parent
     if not (config / "state.json").is_file() or saved_config(config)["task"].get("kind") != FINETUNING:
-        return found, False
+        return None
     found = task_checkpoint(model)
     if not predicts_pairs(found) or reads_photos(found):
         learned = f"{saved_config(config)['task']['task']}{' from photos' if reads_photos(found) else ''}"
@@ -157,17 +149,18 @@ def _checked_model(model: Path) -> tuple[FoundModel, bool]:
             f"--model {model}: learned {learned}, which scores no sentence with stored features; name a run of "
             f"finetune --task retrieval on a store, or of pretrain with a match head"
         )
-    return found, True
+    return found
 
 
-def _check_store(request: SearchRequest, store: FeatureStore) -> None:
-    if not len(store):
-        raise ValueError(f"{store.path} holds no photo to search")
-    if request.region:
-        _stored_region(store, request.region)
+def _check_store(request: SearchRequest) -> None:
+    with FeatureStore(request.store) as store:
+        if not len(store):
+            raise ValueError(f"{store.path} holds no photo to search")
+        if request.region:
+            _stored_region(store, request.region)
+        recorded = config_part(config_part(store.manifest.config, "detector"), "backbone").get("name", "")
     if not request.text or request.model:
         return
-    recorded = config_part(config_part(store.manifest.config, "detector"), "backbone").get("name", "")
     for name in (recorded, request.backbone or recorded):
         if not name.startswith("hf:") or NamedModel(name).part != "projection":
             raise ValueError(
@@ -228,14 +221,14 @@ def _names(store: FeatureStore, meta: RegionMeta, found: int | None, most: int) 
 def _described(store: FeatureStore, hits: list[Hit]) -> Iterator[dict[str, Any]]:
     """Rows of the result: with the class of the region, else the best classes, and the first caption."""
     wanted = {hit.image_id for hit in hits}
-    captions = {row.image_id: row.captions for row in read_annotations(store) if row.image_id in wanted}
+    rows = (row for row in read_annotations(store) if row.image_id in wanted and row.captions)
+    captions = {row.image_id: row.captions[0] for row in rows}
     for rank, hit in enumerate(hits, start=1):
-        meta, region = store.meta(hit.image_id), None if hit.region == WHOLE else hit.region
-        names = ", ".join(_names(store, meta, region, _CLASSES if region is None else 1))
+        region = None if hit.region == WHOLE else hit.region
+        names = ", ".join(_names(store, store.meta(hit.image_id), region, _CLASSES if region is None else 1))
         yield {
             "rank": rank, "score": hit.score, "image_id": hit.image_id, "region": region,
-            "class": names if has_classes(store.fingerprint) else None,
-            "caption": next(iter(captions.get(hit.image_id, ())), None),
+            "class": names if has_classes(store.fingerprint) else None, "caption": captions.get(hit.image_id),
         }  # fmt: skip
 
 
@@ -243,16 +236,15 @@ def _write_page(path: Path, result: SearchResult, store: FeatureStore, photos: s
     """Writes the page, whole or not at all: photos or grey sheets with the best box of each class and the found one."""
     from roibeam.pipelines.data.batches.image_batch import stored_photos
 
-    jpegs = stored_photos([store], {row["image_id"]: 0 for row in result.found}, photos)
+    jpegs = stored_photos([store], (row["image_id"] for row in result.found), photos)
     summary = f"The best of {plural(result.searched, 'photo')} for: {result.query}."
     parts = [page_start("Search", summary, *result.notes, style=CANVAS_STYLE + _STYLE)]
     parts += [banner_html(warning_of_store(store.manifest)), '<div class="photos">\n']
     for row in result.found:
         meta, (jpeg, why), boxes = store.meta(row["image_id"]), jpegs[row["image_id"]], []
         for name, region in _names(store, meta, row["region"], _BOXES).items():
-            x1, y1, x2, y2 = meta.boxes[region].tolist()
             colour, line = (_FOUND, 3.0) if region == row["region"] else (_OTHER, 1.75)
-            boxes.append(DrawnBox((x1, y1, x2, y2), colour, name, line=line))
+            boxes.append(DrawnBox(tuple(meta.boxes[region].tolist()), colour, name, line=line))
         words = f"{row['rank']}: {row['score']:.3f}"
         canvas = box_canvas(boxes, (meta.height, meta.width), jpeg, description=f"{words}, {row['image_id']}")
         lines = (words, row["caption"] or row["class"], jpeg is None and f"Photo not shown: {why}")

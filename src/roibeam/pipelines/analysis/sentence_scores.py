@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from roibeam.pipelines.analysis.load_for_evaluation import (
     NO_MATCH_HEAD,
     features_for,
     pretraining_model,
-    tokenizer_spec,
+    tokenizer_of,
 )
 from roibeam.pipelines.analysis.requests import SearchRequest
 from roibeam.pipelines.analysis.vector_search import BOTH, REGIONS, WHOLES, log_cost
@@ -44,15 +44,13 @@ from roibeam.pipelines.extract.shard.shard_job import shared_detector, shared_fi
 from roibeam.pipelines.extract.stores.store_repair import RepairSource, recorded_extraction
 from roibeam.pipelines.finetuning.metrics.retrieval import FoldPairs
 from roibeam.pipelines.finetuning.rows import TaskGroup, text_row
-from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.pair_scores import PairParts, pair_scorer, plan_pairs
 from roibeam.pipelines.finetuning.run.predict_run import TrainedTask
 from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
 from roibeam.pipelines.training.model_files.model_folder import FoundModel
-from roibeam.pipelines.training.model_files.provenance import check_feature_space, check_tokenizer
-from roibeam.pipelines.training.model_files.tokenizer import EncodedCaption, load_tokenizer
+from roibeam.pipelines.training.model_files.provenance import check_feature_space
+from roibeam.pipelines.training.model_files.tokenizer import EncodedCaption
 
-_UNREAD = ("text_labels", "region_targets", "region_target_mask", "match_labels")  # nothing is learned
 logger = logging.getLogger(__name__)
 
 
@@ -67,17 +65,19 @@ def match_scores(
     """
     chosen = choose_device(request.device)
     logger.info("%s", chosen.words)
-    device, network = torch.device(chosen.name), cast(Any, None)
+    device = torch.device(chosen.name)
+    network: Any
+    batches: Any
     groups = [TaskGroup(each, (each,), (text_row(request.text),)) for each in image_ids]
     with tempfile.TemporaryDirectory() as scratch:  # of features that an encoder makes
         with waiting("loading the model"):
             if run is None:
                 network, batches = _pretrained(request, store, image_ids, Path(scratch), device, notes)
             else:
-                trained = TrainedTask.read(run, Path())
                 notes += check_feature_space(run, store)
+                trained = TrainedTask.read(run, Path())
                 network, batches = trained.network.module, trained.batches(store, trained.tokenizer())
-            batches.check(groups[0])
+                batches.check(groups[0])
             every = np.arange(len(groups))
             plan = plan_pairs(batches, groups[:1], groups, [FoldPairs(every[:1], every, every[:1])])
         parts = PairParts(
@@ -92,12 +92,11 @@ def match_scores(
 def _pretrained(
     request: SearchRequest, store: FeatureStore, ids: Sequence[str], scratch: Path, device: torch.device,
     notes: list[str],
-) -> tuple[MatchModel, GroupBatches]:  # fmt: skip
+) -> tuple[MatchModel, SampleBatches]:  # fmt: skip
     found = load_model_or_joint(str(request.model))
     model = pretraining_model(found, named=f"--model {request.model}", verb="search with")
     notes += [*found.changes, *check_feature_space(found, store)]
-    tokenizer = load_tokenizer(tokenizer_spec(found, None))
-    check_tokenizer(found, tokenizer)
+    tokenizer = tokenizer_of(found)
     check_task(model.config, None)
     try:
         network = MatchModel(model).eval()
@@ -106,7 +105,7 @@ def _pretrained(
     photos = request.photos if isinstance(found, JointCheckpoint) else None
     features = features_for(found, store, ids, photos, scratch=scratch, device=device)
     samples = checked_samples(found, tokenizer, store, ids[0], EvaluationConfig(), features)
-    return network, cast(GroupBatches, SampleBatches(samples, store))
+    return network, SampleBatches(samples, store)
 
 
 class SampleBatches:
@@ -114,9 +113,6 @@ class SampleBatches:
 
     def __init__(self, samples: EvaluationSamples, store: FeatureStore) -> None:
         self._samples, self._store, self._read = samples, store, reader(store)
-
-    def check(self, group: TaskGroup) -> None:
-        self._samples.check(self._read(group.images[0]))
 
     def row_text(self, group: TaskGroup) -> EncodedCaption:
         return self._samples.text(group.rows[0].parts[0].text)
@@ -128,9 +124,7 @@ class SampleBatches:
         return self._samples.texts([self.row_text(each).ids for each in groups])
 
     def images(self, groups: Sequence[TaskGroup]) -> VLBatch:
-        images = self._samples.images([self._read(each.images[0]) for each in groups])
-        nothing: dict[str, Any] = dict.fromkeys(_UNREAD)
-        return replace(images, draw_seeds=(), **nothing)
+        return self._samples.images([self._read(each.images[0]) for each in groups])
 
 
 def sentence_vector(request: SearchRequest, store: FeatureStore) -> tuple[np.ndarray, str]:

@@ -8,12 +8,13 @@ is read only if its seal was made with the key of this user, which lies in roibe
 """
 
 import hashlib
+import heapq
 import hmac
+import itertools
 import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,6 @@ from roibeam.pipelines.common.console.progress import PHOTOS, Progress, duration
 REGIONS, WHOLES, BOTH = "regions", "whole photos", "regions and whole photos"  # vectors that are compared
 WHOLE = -1  # in place of a region's number
 _MEASURED = 256  # photos that tell the rate
-_SPARE_HITS = 1000  # that are kept before the best are chosen again
 logger = logging.getLogger(__name__)
 
 
@@ -68,21 +68,17 @@ def nearest(
     Args:
         by_photo: photos in place of vectors, by the best cosine of each query with one of theirs.
     """
-    queries, best, least = unit(queries_QD), list[Hit](), -np.inf
-    for _, image_id, numbers, vectors in _vectors(records, which):
-        cosines_NQ = vectors @ queries.T
-        scores = cosines_NQ.mean(axis=1)
-        if by_photo:
-            numbers, scores = numbers[cosines_NQ.max(1).argmax()][None], cosines_NQ.max(axis=0).mean()[None]
-        best += [Hit(image_id, int(numbers[row]), float(scores[row])) for row in np.flatnonzero(scores > least)]
-        if len(best) > top + _SPARE_HITS:
-            best = _best(best, top)
-            least = best[-1].score
-    return _best(best, top)
+    queries = unit(queries_QD)
 
+    def hits() -> Iterator[Hit]:
+        for _, image_id, numbers, vectors in _vectors(records, which):
+            cosines_NQ = vectors @ queries.T
+            scores = cosines_NQ.mean(axis=1)
+            if by_photo:
+                numbers, scores = numbers[cosines_NQ.max(1).argmax()][None], cosines_NQ.max(axis=0).mean()[None]
+            yield from map(Hit, itertools.repeat(image_id), numbers.tolist(), scores.tolist())
 
-def _best(hits: list[Hit], top: int) -> list[Hit]:
-    return sorted(hits, key=lambda hit: -hit.score)[:top]
+    return heapq.nlargest(top, hits(), key=lambda hit: hit.score)
 
 
 def scanned(store: FeatureStore, what: str = "search") -> Iterator[RegionRecord]:
@@ -101,7 +97,7 @@ def log_cost(what: str, photos: int, per_second: float, *, done: int = 0) -> Non
     logger.info("%s: %s, %s, about %s left", what, PHOTOS.plural(photos), PHOTOS.rate(per_second), left)
 
 
-_FORMAT, _RECALL_QUERIES, _RECALL_TOP = 1, 100, 10
+_RECALL_QUERIES, _RECALL_TOP = 100, 10
 _LEAST_OF_LIST, _SAMPLE_OF_LIST, _REGION_BITS = 40, 64, 16
 _LEAST_DEPTH, _DEPTH = 64, 4  # vectors that the index gives, in all and for one that is wanted
 _ROUNDING = 1e-5  # of a cosine in float32
@@ -126,9 +122,9 @@ class VectorIndex:
         """The records with the vectors nearest to some of the queries."""
         depth = min(self._found.ntotal, max(_LEAST_DEPTH, _DEPTH * top))
         numbers = self._found.search(unit(queries_QD), depth)[1]
-        photos, ends = np.unique(numbers[numbers >= 0] >> _REGION_BITS), np.cumsum(store.shard_sizes)
-        shards = np.searchsorted(ends, photos, side="right")
-        places = np.stack([shards, photos - np.concatenate([[0], ends])[shards]], axis=1)
+        photos, firsts = np.unique(numbers[numbers >= 0] >> _REGION_BITS), np.cumsum([0, *store.shard_sizes])
+        shards = np.searchsorted(firsts, photos, side="right") - 1
+        places = np.stack([shards, photos - firsts[shards]], axis=1)
         return (store.get(each, copy=False, check=True) for each in store.ids_at(places))
 
 
@@ -139,8 +135,8 @@ def opened_index(file: Path, store: FeatureStore, which: str) -> VectorIndex:
     side = file.with_name(f"{file.name}.json")
     if file.exists():
         facts = read_json_object(side, max_bytes=2**16) if side.is_file() else {}
-        seal = str(facts.pop("seal", ""))
-        if facts.get("format") != _FORMAT or not hmac.compare_digest(seal, _seal(file, facts)):
+        seal = str(facts.pop("seal", "")).encode("utf-8", "replace")
+        if not hmac.compare_digest(seal, _seal(file, facts).encode()):
             raise ValueError(
                 f"--index {file}: was changed, or is no index that you made here, and faiss trusts what it reads; name "
                 f"another file, or remove this one to build it again"
@@ -160,15 +156,14 @@ def _seal(file: Path, facts: dict[str, Any]) -> str:
         place.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as new:
             new.write(os.urandom(32))
-    found = hmac.new(place.read_bytes(), repr(sorted(facts.items())).encode(), hashlib.sha256)
+    key, words = place.read_bytes(), repr(sorted(facts.items())).encode()
     with file.open("rb") as opened:
-        for part in iter(partial(opened.read, 2**22), b""):
-            found.update(part)
-    return found.hexdigest()
+        return hashlib.file_digest(opened, lambda: hmac.new(key, words, "sha256")).hexdigest()
 
 
 def _build(file: Path, store: FeatureStore, which: str) -> dict[str, Any]:
-    """Trains, fills, writes and measures an index, in three passes over the store; returns its facts."""
+    """Trains, fills and writes an index, in two passes over the store; returns its facts, with the share of the nearest
+    vectors of some queries that it leads to; as good ones count too."""
     import faiss
 
     total = len(store) if which == WHOLES else store.num_regions
@@ -180,24 +175,19 @@ def _build(file: Path, store: FeatureStore, which: str) -> dict[str, Any]:
     if not parts:
         raise ValueError(f"{store.path} has no vectors of {which}")
     sample = np.concatenate(parts)
+    queries = sample[:: max(1, len(sample) // _RECALL_QUERIES)][:_RECALL_QUERIES]
     dimension, bits, cosine = sample.shape[1], faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
     found = faiss.IndexIVFScalarQuantizer(faiss.IndexFlatIP(dimension), dimension, lists, bits, cosine)
     found.train(sample)
+    best = np.zeros((len(queries), 0), np.float32)
     for place, _, numbers, vectors in _vectors(scanned(store, "filling the index"), which):
         found.add_with_ids(vectors, (place << _REGION_BITS) + numbers.astype(np.int64) - WHOLE)
+        best = -np.sort(-np.concatenate([best, queries @ vectors.T], axis=1), axis=1)[:, :_RECALL_TOP]
     with atomic_path(file, replaces=True) as aside:
         faiss.write_index(found, str(aside))
-    facts = {"format": _FORMAT, "store": store.manifest.content_digest, "which": which}
-    queries = sample[:: max(1, len(sample) // _RECALL_QUERIES)][:_RECALL_QUERIES]
-    return {**facts, "recall": _recall(VectorIndex(file, facts), store, queries)}
-
-
-def _recall(index: VectorIndex, store: FeatureStore, queries_QD: np.ndarray) -> float:
-    """Share of the nearest vectors of the queries that the index leads to; as good ones count too."""
-    best, right = np.zeros((len(queries_QD), 0), np.float32), 0
-    for _, _, _, vectors in _vectors(scanned(store, "measuring the index"), index.which):
-        best = -np.sort(-np.concatenate([best, queries_QD @ vectors.T], axis=1), axis=1)[:, :_RECALL_TOP]
-    for query_1D, exact in zip(queries_QD[:, None], best, strict=True):
-        hits = nearest(index.records(store, query_1D, _RECALL_TOP), query_1D, _RECALL_TOP, index.which)
-        right += len([hit for hit in hits if hit.score >= exact[-1] - _ROUNDING])
-    return right / int(best.size)
+    facts, right = {"store": store.manifest.content_digest, "which": which}, 0
+    index = VectorIndex(file, facts)
+    for query_1D, exact in zip(queries[:, None], best, strict=True):
+        hits = nearest(index.records(store, query_1D, _RECALL_TOP), query_1D, _RECALL_TOP, which)
+        right += sum(hit.score >= float(exact[-1]) - _ROUNDING for hit in hits)
+    return {**facts, "recall": right / int(best.size)}

@@ -27,6 +27,7 @@ from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, EncodedCaption
 
 MASK_PROBABILITY = 0.15
+_LEARNED = ("text_labels", "region_targets", "region_target_mask", "region_feature_targets", "match_labels")
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,9 @@ class EvaluationSamples:
 
     def images(self, records: Sequence[RegionRecord]) -> VLBatch:
         """Rows with whole images, and a text that is not to be read."""
-        return self.batch([self._unhidden(record, np.array([self._tokenizer.cls_id]), match=1) for record in records])
+        rows = [self._unhidden(record, np.array([self._tokenizer.cls_id]), match=1) for record in records]
+        nothing: dict[str, Any] = dict.fromkeys(_LEARNED)
+        return dataclasses.replace(self.batch(rows), draw_seeds=(), **nothing)
 
     def texts(self, texts: Sequence[np.ndarray]) -> VLBatch:
         """Rows with texts of (T,) pieces, and images that are not to be read."""

@@ -1,25 +1,22 @@
 """Zero-shot retrieval by match scores: every caption with every image, both ways, in chunks of bounded memory."""
 
-import dataclasses
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from roibeam.messages import plural
-from roibeam.model.inputs import VLBatch
-from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.task_heads import MatchModel
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import CaptionMeasure, EvaluationSet
-from roibeam.pipelines.common.console.progress import Progress, Unit, duration
+from roibeam.pipelines.common.console.progress import Progress, duration
 from roibeam.pipelines.common.statistics.retrieval_ranks import (
     CUTS,
     CaptionedImages,
@@ -29,39 +26,7 @@ from roibeam.pipelines.common.statistics.retrieval_ranks import (
     recall_by_chance,
     retrieval_ranks,
 )
-
-_OF_TEXT = ("text_ids", "text_mask", "text_segments", "task_ids")
-_LABELS = ("text_labels", "region_targets", "region_target_mask")
-
-
-class JointScorer:
-    """Scorer of texts, read once, with one image after the other, for models whose text cannot be read without the
-    image."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def read(self, texts: VLBatch) -> Any:
-        """Returns what can be computed from texts alone; the images of the batch are not read."""
-        return texts
-
-    def score(self, read: Any, image: VLBatch) -> Tensor:
-        """(texts,) log-odds of a match with the only image of `image`, whose text is not read."""
-        return _log_odds(self._model, self._model.encode(_each_with(read, image)))
-
-
-class TwoStreamScorer(JointScorer):
-    """ViLBERT: up to the first co-attention, text is read once for all images (arXiv:1908.02265, section 3.2)."""
-
-    def read(self, texts: VLBatch) -> Any:
-        return self._model.vilbert.read_text(texts)
-
-    def score(self, read: Any, image: VLBatch) -> Tensor:
-        return _log_odds(self._model, self._model.vilbert.fuse(read, self._model.vilbert.read_images(image)))
-
-
-def pair_scorer(model: Any) -> JointScorer:
-    return TwoStreamScorer(model) if isinstance(model, ViLbertForPreTraining) else JointScorer(model)
+from roibeam.pipelines.finetuning.run.pair_scores import PAIRS, pair_scorer
 
 
 class AllPairs:
@@ -86,7 +51,7 @@ class AllPairs:
         texts_at_once: int,
         device: torch.device,
     ) -> None:
-        self._scorer, self._samples, self._chosen = pair_scorer(model), samples, chosen
+        self._scorer, self._samples, self._chosen = pair_scorer(MatchModel(model).eval()), samples, chosen
         self._at_once, self._device = texts_at_once, device
         self.captions = np.flatnonzero(np.isin(chosen.image_of_caption, images))
         rows = chosen.rows[self.captions]
@@ -110,10 +75,10 @@ class AllPairs:
         """Returns the time per pair, measured on one chunk of texts of middle length."""
         start = len(self.texts) // 2 // self._at_once * self._at_once
         chunk = self.texts[start : start + self._at_once]
-        read, image = self._scorer.read(self._samples.texts(chunk).to(self._device)), self._image(0)
-        self._scorer.score(read, image).cpu()  # the first call of a kernel takes longer
+        read = self._read(chunk)
+        self._scores(read, len(chunk), 0)  # the first call of a kernel takes longer
         begin = time.perf_counter()
-        self._scorer.score(read, self._image(0)).cpu()
+        self._scores(read, len(chunk), 0)
         return (time.perf_counter() - begin) / len(chunk)
 
     @torch.inference_mode()
@@ -125,34 +90,24 @@ class AllPairs:
         """
         for start in range(0, len(self.texts), self._at_once):
             chunk = self.texts[start : start + self._at_once]
-            read = self._scorer.read(self._samples.texts(chunk).to(self._device))
+            read = self._read(chunk)
             block = np.empty((len(chunk), self.captioned.num_images), np.float32)
             for image in range(self.captioned.num_images):
-                block[:, image] = self._scorer.score(read, self._image(image)).float().cpu().numpy()
+                block[:, image] = self._scores(read, len(chunk), image)
                 progress(start * self.captioned.num_images + (image + 1) * len(chunk))
             scores_TI[start : start + len(chunk)] = block
 
-    def _image(self, number: int) -> VLBatch:
-        return self._samples.images([self._chosen.corpus.record(int(self._first_rows[number]))]).to(self._device)
+    def _read(self, texts: Sequence[np.ndarray]) -> Any:
+        return self._scorer.read_texts(self._samples.texts(texts).to(self._device))
+
+    def _scores(self, read: Any, count: int, number: int) -> np.ndarray:
+        """(count,) float32 scores of texts with one image: alone, so that no score depends on a batch."""
+        image = self._samples.images([self._chosen.corpus.record(int(self._first_rows[number]))]).to(self._device)
+        of_text = torch.arange(count, device=self._device)
+        found = self._scorer.score(read, self._scorer.read_images(image), of_text, torch.zeros_like(of_text))
+        return found.float().cpu().numpy()
 
 
-def _each_with(texts: VLBatch, image: VLBatch) -> VLBatch:
-    parts: dict[str, Any] = {name: getattr(texts, name) for name in _OF_TEXT}
-    for field in dataclasses.fields(image):
-        value = getattr(image, field.name)
-        # Nothing is predicted here.
-        if field.name not in (*_OF_TEXT, *_LABELS) and isinstance(value, Tensor):
-            parts[field.name] = value.expand(texts.batch_size, *value.shape[1:])
-    return VLBatch(**parts)
-
-
-def _log_odds(model: Any, output: Any) -> Tensor:
-    found = model.match_log_odds(output)
-    assert found is not None, "the model has no match head"
-    return found
-
-
-PAIRS = Unit("pair", "pairs")
 log = logging.getLogger(__name__)
 IMAGE_TO_TEXT, TEXT_TO_IMAGE = "image_to_text", "text_to_image"
 

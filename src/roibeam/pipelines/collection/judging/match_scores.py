@@ -6,11 +6,9 @@ from typing import Any
 import torch
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.analysis.load_for_evaluation import NO_MATCH_HEAD, pretraining_model, tokenizer_spec
+from roibeam.pipelines.analysis.load_for_evaluation import NO_MATCH_HEAD, pretraining_model, tokenizer_of
 from roibeam.pipelines.analysis.probe import check_fit, pair_batch
 from roibeam.pipelines.training.model_files.model_checkpoint import load_model
-from roibeam.pipelines.training.model_files.provenance import check_tokenizer
-from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 
 class MatchScores:
@@ -29,8 +27,7 @@ class MatchScores:
         self._model: Any = pretraining_model(found, named=model, verb="use")
         self._model.to(device)
         self._device, self._named = device, model
-        self._tokenizer = load_tokenizer(tokenizer_spec(found, tokenizer))
-        check_tokenizer(found, self._tokenizer)
+        self._tokenizer = tokenizer_of(found, tokenizer)
         self._longest = self._model.config.max_position_embeddings - 2
 
     def fingerprint(self) -> str:
