@@ -439,6 +439,7 @@ class ButdTsvFormat(FeatureFormat):
     suffixes = (".tsv",)
     layouts = ("lxmert", "caffe", "caffe-cls-prob")
     file = ButdTsv
+    repeats = True
 
     def looks_like(self, path: Path) -> bool:
         """Whether the first line begins with an id and two numbers, or names columns, or the name says so: a TSV has no

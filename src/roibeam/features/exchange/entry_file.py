@@ -215,11 +215,13 @@ class FeatureFile(ABC):
         self.details = {"classes": ABSENT, "attributes": ABSENT, "feature_dim": self._dim, "boxes": "pixels"}
         return found
 
-    def _made(self, entry: int, sides: Sides, boxes: Any, features: Any, classes: Any, dtype: str) -> RegionRecord:
+    def _made(
+        self, entry: int, sides: Sides, boxes: Any, features: Any, classes: Any, dtype: str, whole: Any = None
+    ) -> RegionRecord:
         """The `region_record` of an entry; without height and width its photo ends where its boxes do."""
-        height, width = sides or far_edges(boxes)
         classes = classes or without_classes(len(features))
-        return region_record(self._ids[entry].decode(), height, width, boxes, features, classes, dtype=dtype)
+        image_id, sides = self._ids[entry].decode(), sides or far_edges(boxes)
+        return region_record(image_id, *sides, boxes, features, classes, dtype=dtype, image_feature=whole)
 
     def _look_around(self, first: RegionRecord, others: Sequence[int]) -> None:
         """Reads a few entries of the whole file besides the first, so that doubts do not rest on one image."""

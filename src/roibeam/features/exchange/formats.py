@@ -37,6 +37,7 @@ class FeatureFormat(ABC):
         goes_on: whether a stopped export can be gone on with.
         numbered: whether images are named by the number that ends their ids; other ids stay.
         takes_empty: whether it has a place for records without regions; else they are left out.
+        repeats: whether an image may come twice.
         classes, attributes: names in id order that `write` uses, where files of the format have names; None for ids.
     """
 
@@ -47,7 +48,7 @@ class FeatureFormat(ABC):
     file: type[FeatureFile]
     why_suffix: str = ""
     is_file = goes_on = takes_empty = True
-    numbered = False
+    numbered = repeats = False
     classes: Sequence[str] | None = None
     attributes: Sequence[str] | None = None
 
@@ -94,8 +95,9 @@ class FeatureFormat(ABC):
                 continue
             name = self.name_of(record.image_id)
             if name in names:
-                raise ValueError(f"image id {record.image_id!r}: another one becomes {name} already; export them apart")
-            names |= {name} if self.numbered else set()
+                again = f"another one becomes {name} already; export them apart" if self.numbered else "comes twice"
+                raise ValueError(f"image id {record.image_id!r}: {again}")
+            names |= set() if self.repeats else {name}
             losses["image id"] += name != record.image_id
             yield record if name == record.image_id else replace(record, image_id=name)
 

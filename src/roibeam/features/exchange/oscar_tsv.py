@@ -446,17 +446,13 @@ class OscarTsvFormat(FeatureFormat):
         names = [*lines, *map(_index_name, lines), *filter(None, [_PLACES.get(layout)])]
         for left in {*path.iterdir()} - {path / name for name in names}:  # by a stopped export of another layout
             shutil.rmtree(left) if left.is_dir() else left.unlink()
-        seen: set[str] = set()
         with ExitStack() as opened:
             for name in names:
                 (path / name).touch()
             files = {name: opened.enter_context(ContinuedFile(path / name)) for name in names}
-            offsets = dict.fromkeys(lines, 0)
+            offsets, number = dict.fromkeys(lines, 0), -1
             for number, record in enumerate(records):
                 check_key(record.image_id)
-                if record.image_id in seen:
-                    raise ValueError(f"image id {record.image_id!r} comes twice; ids are unique in a file")
-                seen.add(record.image_id)
                 count_losses(losses, record, None, held=held)
                 if layout in _PLACES:
                     place = offsets[lines[0]] if layout == "vqa" else number
@@ -470,7 +466,7 @@ class OscarTsvFormat(FeatureFormat):
                     files[_index_name(name)].write(b"%d\n" % offsets[name])
                     offsets[name] += len(data)
             if layout in _PLACES:
-                files[_PLACES[layout]].write(b"}" if seen else b"{}")
+                files[_PLACES[layout]].write(b"{}" if number < 0 else b"}")
 
     def _line(self, layout: str, name: str, record: RegionRecord) -> str:
         """What follows the key in a file."""

@@ -27,7 +27,16 @@ import numpy as np
 from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, usable_id
 from roibeam.features.exchange.entry_record import EntryError, image_size
-from roibeam.features.exchange.exact_records import ARRAYS, ExactFile, ExactFormat, arrays_of, once, shard_files
+from roibeam.features.exchange.exact_records import (
+    ARRAYS,
+    MOST_FACTS,
+    SIDES,
+    TEXTS,
+    ExactFile,
+    ExactFormat,
+    arrays_of,
+    shard_files,
+)
 from roibeam.features.exchange.export_output import ContinuedFile
 from roibeam.features.exchange.npy_files import npz_bytes, npz_values
 from roibeam.features.folders.durable_files import open_regular_file
@@ -35,9 +44,7 @@ from roibeam.features.record.region_record import RegionRecord
 
 _FACTS = b"__roibeam__/facts"
 _BLOCK = 512
-_MOST_JSON, _MOST_FACTS, _LONGEST_NAME = 2**20, 2**24, 2**12  # bytes
-_TEXTS = ("captions", "labels")
-_SIDES = ("height", "width")
+_MOST_JSON, _LONGEST_NAME = 2**20, 2**12  # bytes
 
 
 class WebDatasetTar(ExactFile):
@@ -58,8 +65,8 @@ class WebDatasetTar(ExactFile):
             for key, group in samples:
                 found = {name[len(key) + 1 :]: (start, size) for name, start, size in group}
                 if key == _FACTS:
-                    start, size = found[b"json"]
-                    facts[-1] = path, os.pread(file.fileno(), min(size, _MOST_FACTS + 1), start)
+                    start, size = found.get(b"json", (0, 0))
+                    facts[-1] = path, os.pread(file.fileno(), min(size, MOST_FACTS + 1), start)
                 elif b"json" in found and b"npz" in found:
                     names.append(key)
                     places.extend((number, *found[b"json"], *found[b"npz"]))
@@ -78,7 +85,7 @@ class WebDatasetTar(ExactFile):
         arrays = npz_values(self._member(self._samples[entry], 1), ARRAYS)
         if any(not isinstance(array, np.ndarray) for array in arrays.values()):
             raise EntryError("decode", "wrong type", "its .npz holds something else than arrays")
-        return self._record(image_id, image_size(told.get, _SIDES), arrays, dtype)
+        return self._record(entry, image_size(told.get, SIDES), arrays, dtype)
 
     def _told(self, sample: int) -> dict[str, Any]:
         data = self._member(sample, 0)
@@ -102,7 +109,7 @@ class WebDatasetTar(ExactFile):
             with suppress(EntryError):  # a dead letter
                 told = self._told(self._samples[entry])
                 captions, labels = (
-                    tuple(map(str, told[name])) if isinstance(told.get(name), list) else () for name in _TEXTS
+                    tuple(map(str, told[name])) if isinstance(told.get(name), list) else () for name in TEXTS
                 )
                 if captions or labels:
                     yield Annotation(self._ids[entry].decode("utf-8"), captions, labels)
@@ -176,17 +183,11 @@ class WebDatasetFormat(ExactFormat):
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
         with ContinuedFile(path) as output:
-            for number, record in enumerate(once(records)):
+            for number, record in enumerate(records):
                 if not number:
                     output.write(_tar_member("__roibeam__/facts.json", self._facts_by(record)))
-                texts = self._texts_of(record.image_id)
-                told = {
-                    "image_id": record.image_id, "width": record.width, "height": record.height,
-                    "classes": self._names(record.class_ids, self.classes),
-                    "attributes": self._names(record.attribute_ids, self.attributes),
-                    "captions": list(texts.captions), "labels": list(texts.labels),
-                }  # fmt: skip
-                data = json.dumps({name: value for name, value in told.items() if value not in (None, [])})
+                told = self._words_of(record).items()
+                data = json.dumps({name: value for name, value in told if value not in (None, [])})
                 key, arrays = _name_of(record.image_id), arrays_of(record, self.dtype)
                 output.write(_tar_member(f"{key}.json", data.encode("ascii")))
                 output.write(_tar_member(f"{key}.npz", npz_bytes(arrays, compressed=False)))
