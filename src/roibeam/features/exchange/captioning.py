@@ -54,7 +54,6 @@ class CaptioningH5(H5File):
     """A file, opened; see `FeatureFile`."""
 
     layout = "datasets-per-image"
-    _columns: int | None = None
     _has_rows: bool | None = None  # None: set by the first image
 
     def _scan(self) -> None:
@@ -65,8 +64,6 @@ class CaptioningH5(H5File):
         self._has_rows = isinstance(record.class_distribution, np.ndarray)
         self.details |= {"classes": "cls_prob"} if self._has_rows else {}
         self.details |= self._reading.details(record)
-        if isinstance(record.class_distribution, np.ndarray):
-            self._columns = self._reading.num_columns(record.class_distribution)
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         name = self._ids[entry]

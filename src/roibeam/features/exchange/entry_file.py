@@ -17,6 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_record import EntryError, far_edges, region_record, without_classes
 from roibeam.features.exchange.export_output import ContinuedFolder
@@ -56,7 +58,8 @@ class FeatureFile(ABC):
     """
 
     layout: str = ""
-    _dim: int | None = None  # set by the first entry
+    _dim: int | None = None  # of a feature, set by the first entry
+    _columns: int | None = None  # of a row of class probabilities
     before_name = ":"
     details: dict[str, Any]
     names: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None)
@@ -212,6 +215,8 @@ class FeatureFile(ABC):
             )
         self._look_around(found, spread_out(len(self._ids), but=entry))
         self._dim = found.features.shape[1]
+        if isinstance(found.class_distribution, np.ndarray):
+            self._columns = self._reading.num_columns(found.class_distribution)
         self.details = {"classes": ABSENT, "attributes": ABSENT, "feature_dim": self._dim, "boxes": "pixels"}
         return found
 

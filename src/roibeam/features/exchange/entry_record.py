@@ -191,14 +191,6 @@ def id_array(value: Any, name: str, num_regions: int) -> np.ndarray:
     return value.astype(np.uint16)
 
 
-def ids_and_scores(
-    value_of: Callable[[str], Any], names: tuple[str, str], num_regions: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """`id_array` and `score_array` of the values of these two names."""
-    ids, scores = names
-    return id_array(value_of(ids), ids, num_regions), score_array(value_of(scores), scores, num_regions)
-
-
 def check_scores(values: np.ndarray, name: str) -> None:
     """Refuses values outside 0..1."""
     slack = _PROBABILITY_SLACK

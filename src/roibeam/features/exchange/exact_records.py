@@ -26,7 +26,6 @@ from roibeam.features.exchange.entry_record import (
     float32_array,
     float_array,
     id_array,
-    ids_and_scores,
     score_array,
     without_classes,
 )
@@ -153,7 +152,8 @@ class ExactFile(FeatureFile):
             if "class_scores" in arrays:
                 classes = classes._replace(class_scores=score_array(arrays["class_scores"], "class_scores", rows))
         if "attribute_ids" in arrays:
-            ids, scores = ids_and_scores(arrays.get, ("attribute_ids", "attribute_scores"), rows)
+            scores = score_array(arrays.get("attribute_scores"), "attribute_scores", rows)
+            ids = id_array(arrays["attribute_ids"], "attribute_ids", rows)
             classes = classes._replace(attribute_ids=ids, attribute_scores=scores)
         return self._made(entry, sides, boxes, features, classes, dtype, whole)
 

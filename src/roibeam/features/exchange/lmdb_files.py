@@ -10,7 +10,6 @@ import bisect
 import logging
 import os
 import shutil
-from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -274,7 +273,7 @@ class LmdbFile(FeatureFile):
 
 
 class PickledEntries(LmdbFile):
-    """One such file, opened; formats add how a dict becomes a record.
+    """One such file, opened.
 
     An id that the key list names and the file does not hold is in `letters`. One that the list does not name is an
     entry like any other: the consumers' code does not see it, but its values are there.
@@ -291,17 +290,13 @@ class PickledEntries(LmdbFile):
         self.key_list = self._read_key_list()
         super()._scan()
 
-    @abstractmethod
-    def _record(self, image_id: str, item: dict[str, Any], dtype: str) -> RegionRecord:
-        """The record of a dict; EntryError when it gives none."""
+    def _item(self, entry: int) -> dict[str, Any]:
+        return item_in(self._value(entry))
 
-    def _read(self, entry: int, dtype: str) -> RegionRecord:
-        return self._record(self._ids[entry].decode("utf-8"), item_in(self._value(entry)), dtype)
-
-    def _check_id(self, image_id: str, stated: Any) -> None:
+    def _check_id(self, entry: int, stated: Any) -> None:
         """Refuses a dict of another image, in a file whose first dict names the image as its key does (some do not)."""
         text = stated.decode("utf-8", "replace") if isinstance(stated, bytes) else stated
-        agree = isinstance(text, (str, int)) and str(text) == image_id
+        agree = isinstance(text, (str, int)) and str(text).encode("utf-8", "surrogatepass") == self._ids[entry]
         if self._ids_agree and not agree:
             raise EntryError(
                 "record", "another image id", f"its value says it is of {printable(described(stated))}; is it damaged?"

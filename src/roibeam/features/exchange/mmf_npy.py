@@ -149,7 +149,6 @@ def mmf_dict(record: RegionRecord, *, background: bool) -> dict[str, Any]:
 
 
 _SUFFIX, _INFO_SUFFIX = ".npy", "_info.npy"
-_LAYOUTS = ("background", "foreground", "vilbert-mt")
 
 
 class MmfNpy(ImageFolder):
@@ -206,7 +205,7 @@ class MmfNpyFormat(FeatureFormat):
 
     name = "mmf-npy"
     title = "folder with .npy files per image (MMF with _info.npy, ViLBERT multi-task)"
-    layouts = _LAYOUTS
+    layouts = ("background", "foreground", "vilbert-mt")
     file = MmfNpy
     is_file = False
 

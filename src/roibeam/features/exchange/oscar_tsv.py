@@ -195,7 +195,6 @@ class OscarTsv(_JoinedTsv):
             + self._other_format()
         )
         self.details |= {
-            "layout": self.layout,
             "boxes": "normalised" if self._in_shares else "pixels",
             "classes": "class" if self._labels or self.layout == "predictions" else ABSENT,
             "attributes": ABSENT if record.attribute_ids is None else "attributes",

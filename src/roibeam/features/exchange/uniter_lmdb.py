@@ -43,7 +43,6 @@ _SUFFIX = ".npz"
 _NAMES = ("features", "norm_bb", "conf", "soft_labels")
 _DATABASE = re.compile(r"(?P<kind>all|feat_(?P<rule>th.+?|numbb(?P<count>[0-9]{1,5})))(?P<packed>_compressed)?")
 _WRITTEN_RULE = "th0.2_max100_min10"  # defaults of the reader
-_LAYOUTS = ("compressed", "msgpack")
 _MAX_JSON_BYTES = 256 * 2**20
 _SHARE_SLACK = 0.01  # a rounded float16 share of a box that overshoots by a pixel
 _NOT_STATED = -1
@@ -56,7 +55,6 @@ class UniterLmdb(LmdbFile):
     """
 
     list_key, suffix = KEY_LIST, _SUFFIX.encode()
-    _columns: int | None = None
     _has_labels: bool | None = None
 
     def _open(self) -> None:
@@ -70,8 +68,6 @@ class UniterLmdb(LmdbFile):
         counts = self._read_counts()
         key_list = self._read_key_list()
         record = self._first_record("UNITER's LMDB (features and norm_bb in msgpack or npz)")
-        if isinstance(record.class_distribution, np.ndarray):
-            self._columns = self._reading.num_columns(record.class_distribution)
         self.details |= {
             "layout": self.layout,
             "boxes": "normalised",
@@ -197,7 +193,7 @@ class UniterLmdbFormat(FeatureFormat):
 
     name = "uniter-lmdb"
     title = "LMDB of float16 arrays with its json of counts (UNITER)"
-    layouts = _LAYOUTS
+    layouts = ("compressed", "msgpack")
     file = UniterLmdb
     is_file = takes_empty = False
 

@@ -22,8 +22,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-import numpy as np
-
 from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import (
@@ -36,7 +34,6 @@ from roibeam.features.exchange.entry_record import (
     float32_array,
     float_array,
     image_size,
-    region_record,
     rows_of_classes,
     whole_number,
     without_classes,
@@ -287,13 +284,12 @@ class ZipOutput:
 _SUFFIX = ".json"
 _MAX_FIELDS = 100
 _LOOKED_AT = 20
-_LAYOUTS = ("frcnn",)
 
 
 class VlbertZip(FeatureFile):
     """See `FeatureFile`; which fields the file has is what its first usable member has."""
 
-    layout = _LAYOUTS[0]
+    layout = "frcnn"
     before_name = "@/"
     _has: frozenset[str] | None = None
 
@@ -303,12 +299,9 @@ class VlbertZip(FeatureFile):
     def _scan(self) -> None:
         names = ((number, name) for number, name in enumerate(self._zip.names) if not name.startswith(b"__MACOSX/"))
         self._members = self._take_ids(names, _id_of)
-        self._widths: dict[str, int] = {}
         record = self._first_record("VL-BERT's (a json with image_w, image_h, num_boxes, boxes, features)")
-        self._widths["features"] = record.features.shape[1]
         has: frozenset[str] = self._has or frozenset()
         self.details |= {
-            "layout": self.layout,
             "classes": "classes" if "classes" in has else ABSENT,
             "attributes": "attrs" if "attrs" in has else ABSENT,
             **self._reading.details(record),
@@ -327,30 +320,24 @@ class VlbertZip(FeatureFile):
             raise EntryError(
                 "decode", "other fields", f"has {sorted(has)}, the first member has {sorted(self._has or ())}"
             )
-        height, width = image_size(fields.get, ("image_h", "image_w"))
+        sides = image_size(fields.get, ("image_h", "image_w"))
         rows = whole_number(fields.get("num_boxes"), "num_boxes", 0, MAX_REGIONS)
         boxes = array_of_bytes(base64_bytes(_text(fields, "boxes"), "boxes"), "boxes", "<f4", 4 * rows)
         boxes = float32_array(boxes, "boxes", rows=rows, columns=4)
-        features = self._reading.features(
-            _text(fields, "features"), "features", rows=rows, columns=self._widths.get("features")
-        )
+        features = self._reading.features(_text(fields, "features"), "features", rows=rows, columns=self._dim)
         whole = None
         if fields.get("image_box_feature") is not None:
             whole = self._reading.features(_text(fields, "image_box_feature"), "image_box_feature", rows=1)[0]
         classes = self._classes(fields, has, rows)
-        image_id = self._ids[entry].decode("utf-8")
-        record = region_record(image_id, height, width, boxes, features, classes, dtype=dtype, image_feature=whole)
+        record = self._made(entry, sides, boxes, features, classes, dtype, whole)
         if self._has is None and record.num_regions:
             self._has = has
-            if isinstance(record.class_distribution, np.ndarray):
-                self._widths["classes"] = self._reading.num_columns(record.class_distribution)
         return record
 
     def _classes(self, fields: dict[str, JsonScalar], has: frozenset[str], num_regions: int) -> RegionClasses:
         classes = without_classes(num_regions)
         if "classes" in has:
-            columns = self._widths.get("classes")
-            classes = self._reading.classes_of(_text(fields, "classes"), "classes", num_regions, columns)
+            classes = self._reading.classes_of(_text(fields, "classes"), "classes", num_regions, self._columns)
         if "attrs" in has:
             rows = array_of_bytes(base64_bytes(_text(fields, "attrs"), "attrs"), "attrs", "<f4")
             found = classes_from_rows(float_array(rows, "attrs", rows=num_regions), name="attrs")
@@ -398,7 +385,7 @@ class VlbertZipFormat(FeatureFormat):
     name = "vlbert-zip"
     title = "zip with a json per image (VL-BERT)"
     suffixes = (".zip",)
-    layouts = _LAYOUTS
+    layouts = ("frcnn",)
     file = VlbertZip
     why_suffix = "VL-BERT finds an archive by '.zip@' in a path"
     takes_empty = False  # the consumers cannot give 0 regions a shape
