@@ -127,8 +127,6 @@ def _array_files(path: Path) -> list[Path]:
 
 
 class ArrayH5Format(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "array-h5"
     title = "folder with one HDF5 array of all images and its index (ban-vqa; bua-vqa and VisDial are read)"
     layouts = ("adaptive",)

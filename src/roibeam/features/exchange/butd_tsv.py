@@ -410,8 +410,6 @@ _NUMBER = re.compile(rb" *[0-9]+(?:\.0*)? *")
 
 
 class ButdTsvFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "butd-tsv"
     title = "bottom-up-attention TSV of 6, 7 (cls_prob) or 10 (LXMERT) columns"
     suffixes = (".tsv",)
@@ -438,7 +436,6 @@ class ButdTsvFormat(FeatureFormat):
             return True
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
-        """Features are float32, lossless from float16 and bfloat16."""
         with ContinuedFile(path) as file:
             for number, record in enumerate(records):
                 line = _line(record, _LAYOUTS[layout], losses)

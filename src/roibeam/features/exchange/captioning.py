@@ -51,8 +51,6 @@ def _image_of(group: h5py.h5g.GroupID, name: bytes, kind: int) -> bytes | None:
 
 
 class CaptioningH5(H5File):
-    """A file, opened; see `FeatureFile`."""
-
     layout = "datasets-per-image"
     _has_rows: bool | None = None  # None: set by the first image
 
@@ -81,8 +79,6 @@ class CaptioningH5(H5File):
 
 
 class CaptioningH5Format(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "captioning-h5"
     title = "HDF5 with <number>_features, _boxes and _cls_prob of each image (captioning: M2, DLCT)"
     suffixes = (".hdf5", ".h5")
@@ -153,8 +149,6 @@ def _att_folder(path: Path) -> Path:
 
 
 class CaptioningFoldersFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "captioning-folders"
     title = "folders cocobu_att, cocobu_fc, cocobu_box with files per image (self-critical.pytorch, AoANet, SGAE)"
     layouts = ("att-fc-box",)

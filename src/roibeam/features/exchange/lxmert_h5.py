@@ -43,8 +43,6 @@ def _image_of(group: h5py.h5g.GroupID, name: bytes, kind: int) -> bytes | None:
 
 
 class LxmertH5(H5File):
-    """A file, opened; see `FeatureFile`."""
-
     layout = "group-per-image"
     _has_classes: bool | None = None  # None: set by the first group
 
@@ -76,8 +74,6 @@ class LxmertH5(H5File):
 
 
 class LxmertH5Format(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "lxmert-h5"
     title = "HDF5 with a group per image (LXMERT features of volta and VL-T5)"
     suffixes = (".h5", ".hdf5")

@@ -37,8 +37,6 @@ _NAMES = ("x", "bbox", "image_h", "image_w", "height", "width", "info")
 
 
 class MilvlgNpz(ImageFolder):
-    """A folder, opened; see `FeatureFile`."""
-
     suffix = _SUFFIX
     _has_classes: bool | None = None  # None: set by the first file
 
@@ -96,8 +94,6 @@ class MilvlgNpz(ImageFolder):
 
 
 class MilvlgNpzFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "milvlg-npz"
     title = "folder with an .npz per image (MILVLG bottom-up-attention.pytorch, openvqa)"
     layouts = ("milvlg", "openvqa", "gqa")

@@ -29,8 +29,6 @@ _SUFFIX = ".lmdb"
 
 
 class MmfLmdb(PickledEntries):
-    """See `FeatureFile`."""
-
     def _scan(self) -> None:
         super()._scan()
         self._dicts = MmfDicts(lambda entry: _features_and_dict(self._item(entry))[1], len(self._ids), self._reading)
@@ -53,8 +51,6 @@ def _features_and_dict(item: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 class MmfLmdbFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "mmf-lmdb"
     title = "LMDB of pickled dicts with feature_path and bbox (MMF lmdb_conversion.py)"
     suffixes = (_SUFFIX,)
@@ -68,8 +64,6 @@ class MmfLmdbFormat(FeatureFormat):
         return "features" in item and ("feature_path" in item or "bbox" in item) and "boxes" not in item
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
-        """Features are float32, lossless from float16 and bfloat16."""
-
         def item(record: RegionRecord) -> dict[str, Any]:
             if ".npy" in record.image_id:
                 raise ValueError(f"image id {record.image_id!r}: MMF cuts names at '.npy'; rename the image")

@@ -64,7 +64,7 @@ class ParquetShards(ExactFile):
     def _open(self) -> None:
         self._process = _Process()
         self._group = -1
-        self._columns: dict[str, _Column] = {}
+        self._held: dict[str, _Column] = {}
 
     def _scan(self) -> None:
         facts: list[tuple[Path, bytes | None]] = []
@@ -97,15 +97,15 @@ class ParquetShards(ExactFile):
         number = bisect_right(self._starts, row) - 1
         if number != self._group:
             (path, group), left = self._groups[number], _MOST_HELD
-            self._group, self._columns = -1, {}
+            self._group, self._held = -1, {}
             for name in (each for each in (*ARRAYS, *SIDES) if each in self._names):
                 column = self._process.column(path, group, name)
                 left -= column.nbytes
                 if left < 0:
                     raise EntryError("decode", "damaged", f"its row group unpacks to over 1 GiB; {_ADVICE}")
-                self._columns[name] = _Column(column, name)
+                self._held[name] = _Column(column, name)
             self._group = number
-        values = {name: column.row(row - self._starts[number]) for name, column in self._columns.items()}
+        values = {name: column.row(row - self._starts[number]) for name, column in self._held.items()}
         arrays = {name: array for name, array in values.items() if name in ARRAYS and array is not None}
         return self._record(entry, image_size(values.get, SIDES), arrays, dtype)
 
@@ -185,8 +185,6 @@ class _Column:
 
 
 class ParquetFormat(ExactFormat):
-    """See `FeatureFormat`."""
-
     name = "parquet"
     title = "parquet with a row per image (Hugging Face datasets, polars, DuckDB, Ray, pandas)"
     suffixes = (".parquet",)

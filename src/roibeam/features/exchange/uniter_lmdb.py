@@ -189,8 +189,6 @@ def _database_folder(path: Path) -> Path:
 
 
 class UniterLmdbFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "uniter-lmdb"
     title = "LMDB of float16 arrays with its json of counts (UNITER)"
     layouts = ("compressed", "msgpack")

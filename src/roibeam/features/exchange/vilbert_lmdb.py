@@ -112,8 +112,6 @@ def _values(item: dict[str, Any], name: str, kind: str, num_values: int) -> Any:
 
 
 class VilbertLmdbFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "vilbert-lmdb"
     title = "LMDB of pickled dicts (vilbert_beta, vilbert-multi-task, volta)"
     suffixes = (".lmdb",)
@@ -126,7 +124,6 @@ class VilbertLmdbFormat(FeatureFormat):
         return "boxes" in item and "features" in item and ("image_h" in item or "img_h" in item)
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
-        """Features are float32, lossless from float16 and bfloat16."""
         item = _volta_item if layout == "volta" else _beta_item if layout == "beta" else _multi_task_item
         write_pickled_entries(records, path, lambda record: item(record, losses))
 

@@ -380,8 +380,6 @@ def _text(fields: dict[str, JsonScalar], name: str) -> str | memoryview:
 
 
 class VlbertZipFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "vlbert-zip"
     title = "zip with a json per image (VL-BERT)"
     suffixes = (".zip",)
@@ -409,7 +407,6 @@ class VlbertZipFormat(FeatureFormat):
         return False
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
-        """Features are float32, lossless from float16 and bfloat16."""
         with ContinuedFile(path) as file:
             output = ZipOutput(file)
             for record in records:

@@ -165,8 +165,6 @@ def _name_of(image_id: str) -> str:
 
 
 class WebDatasetFormat(ExactFormat):
-    """See `FeatureFormat`."""
-
     name = "webdataset"
     title = "tar with a .json and a .npz per image (webdataset, Hugging Face datasets)"
     suffixes = (".tar",)
