@@ -239,6 +239,16 @@ def test_tars_of_strangers(tmp_path: Path) -> None:
     refused("facts of a store are damaged", outcomes, found, path)
 
 
+@pytest.mark.parametrize("name", BOTH)
+def test_shards_may_have_other_arrays(tmp_path: Path, name: str) -> None:
+    kept = [rich("a", image_feature=True), rich("b", distribution=None), rich("c", image_feature=True)]
+    for record in kept:
+        format_named(name).write([record], place(tmp_path, name, record.image_id))
+    found = records(format_named(name), tmp_path)
+    assert [each.image_feature is None for each in found] == [False, True, False]
+    assert all(one.equals(other) for one, other in zip(found, kept, strict=True))
+
+
 def test_a_row_group_is_bounded_in_all_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     format_named("parquet").write([measured("a")], tmp_path / "f.parquet")
     monkeypatch.setattr("roibeam.features.exchange.parquet_shards._MOST_HELD", 100)

@@ -356,10 +356,10 @@ def parse_line(
         dtype_of_rows = reading.row_dtype(data, num_regions)
         rows = _rows(data, "cls_prob", dtype_of_rows, num_regions, widths.get("cls_prob"))
         classes = reading.classes(rows.astype(np.float32), "cls_prob")
-    kinds = (kind if f"{kind}_id" in column else None for kind in ("objects", "attrs"))
+    of_classes, of_attributes = (kind if f"{kind}_id" in column else None for kind in ("objects", "attrs"))
     # Copied, as a view of the text is read-only.
     classes = reading.stated_classes(
-        lambda name: _array(column, name, num_regions)[:, 0].copy(), num_regions, *kinds, classes
+        lambda name: _array(column, name, num_regions)[:, 0].copy(), num_regions, of_classes, of_attributes, classes
     )
     return region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
 

@@ -27,13 +27,7 @@ import numpy as np
 
 from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_file import ImageFolder, first_file, usable_id, write_file
-from roibeam.features.exchange.entry_record import (
-    FAR_EDGES,
-    EntryError,
-    float32_array,
-    image_size,
-    rows_of_classes,
-)
+from roibeam.features.exchange.entry_record import FAR_EDGES, EntryError, float32_array, image_size, rows_of_classes
 from roibeam.features.exchange.export_output import ContinuedFolder
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.h5_files import H5File, check_name, h5_kind, h5_output, has_member, read_dataset
@@ -112,7 +106,7 @@ _NAMES = ("feat", "z")
 
 
 class CaptioningFolders(ImageFolder):
-    """The folders, opened by the one above them or by that of features; see `FeatureFile`."""
+    """Opened by the folder above them or by that of features."""
 
     suffix = ".npz"
     layout = "att-fc-box"

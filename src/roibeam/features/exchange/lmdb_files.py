@@ -9,7 +9,6 @@ per image, and a pickled list of the images under `keys`.
 import bisect
 import logging
 import os
-import shutil
 from array import array
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -21,6 +20,7 @@ import numpy as np
 
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import EntryError, described
+from roibeam.features.exchange.export_output import remove_others
 from roibeam.features.exchange.npy_files import plain_pickle
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.record.fingerprint import ABSENT
@@ -188,9 +188,7 @@ class LmdbOutput:
     def __init__(self, folder: Path, *, commit_bytes: int = COMMIT_BYTES) -> None:
         self._folder = folder
         folder.mkdir(exist_ok=True)
-        for other in folder.iterdir():
-            if other.name != DATA_FILE_NAME:  # a stopped export of another kind
-                shutil.rmtree(other) if other.is_dir() else other.unlink()
+        remove_others(folder, [DATA_FILE_NAME])
         try:
             self._lmdb = self._open(commit_bytes)
         except lmdb.Error:  # killed before LMDB had made it

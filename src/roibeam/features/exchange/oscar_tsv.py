@@ -20,7 +20,6 @@ names are numbers, as those of a store without names, they are the ids.
 
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -42,7 +41,7 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
-from roibeam.features.exchange.export_output import ContinuedFile
+from roibeam.features.exchange.export_output import ContinuedFile, remove_others
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, nested_objects
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.folders.durable_files import sha256_of
@@ -443,8 +442,7 @@ class OscarTsvFormat(FeatureFormat):
         held = ("classes", "attributes") if labels == _PREDICTIONS else ("classes",)
         lines = [*filter(None, [_FEATURES.get(layout)]), labels, _SIZES]
         names = [*lines, *map(_index_name, lines), *filter(None, [_PLACES.get(layout)])]
-        for left in {*path.iterdir()} - {path / name for name in names}:  # by a stopped export of another layout
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        remove_others(path, names)
         with ExitStack() as opened:
             for name in names:
                 (path / name).touch()

@@ -25,7 +25,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,8 +57,6 @@ _MODULE = "roibeam.features.exchange.parquet_shards"
 
 
 class ParquetShards(ExactFile):
-    """A file or a folder of shards, opened; see `FeatureFile`."""
-
     suffix = ".parquet"
 
     def _open(self) -> None:
@@ -69,9 +67,8 @@ class ParquetShards(ExactFile):
     def _scan(self) -> None:
         facts: list[tuple[Path, bytes | None]] = []
         names: list[bytes] = []
-        self._groups: list[tuple[Path, int]] = []
+        self._groups: list[tuple[Path, int, list[str]]] = []  # file, number in it, columns of the file
         self._starts = array("q")
-        self._names: Sequence[str] = ()
         for path in self._paths:
             open_regular_file(path).close()
             try:
@@ -81,24 +78,23 @@ class ParquetShards(ExactFile):
                     raise ValueError(f"has no column {min(missing)!r}; `store export --format parquet` writes it")
                 for group in range(len(told["rows"])):
                     self._starts.append(len(names))
-                    self._groups.append((path, group))
+                    self._groups.append((path, group, told["columns"]))
                     texts = _texts(self._process.column(path, group, "image_id"))
                     names += [b"" if each is None else each.encode("utf-8", "surrogatepass") for each in texts]
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from None
-            self._names = told["columns"]
             facts.append((path, None if told["facts"] is None else bytes.fromhex(told["facts"])))
         self._take_facts(facts)
         self._rows = self._take_ids(enumerate(names), usable_id)
-        self._describe(self._names)
+        self._describe(set.intersection(*(set(columns) for _, _, columns in self._groups)) if names else ())
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         row = self._rows[entry]
         number = bisect_right(self._starts, row) - 1
         if number != self._group:
-            (path, group), left = self._groups[number], _MOST_HELD
+            (path, group, columns), left = self._groups[number], _MOST_HELD
             self._group, self._held = -1, {}
-            for name in (each for each in (*ARRAYS, *SIDES) if each in self._names):
+            for name in (each for each in (*ARRAYS, *SIDES) if each in columns):
                 column = self._process.column(path, group, name)
                 left -= column.nbytes
                 if left < 0:
@@ -110,8 +106,10 @@ class ParquetShards(ExactFile):
         return self._record(entry, image_size(values.get, SIDES), arrays, dtype)
 
     def annotations(self) -> Iterator[Annotation]:
-        names = [name for name in TEXTS if name in self._names]
-        for path, group in self._groups if names else ():
+        for path, group, columns in self._groups:
+            names = [name for name in TEXTS if name in columns]
+            if not names:
+                continue
             texts = [_texts(self._process.column(path, group, name)) for name in ("image_id", *names)]
             for image_id, *row in zip(*texts, strict=True):
                 found = dict(zip(names, row, strict=True))
@@ -120,7 +118,7 @@ class ParquetShards(ExactFile):
                     yield Annotation(str(image_id), captions, labels)
 
     def _place(self, entry: int) -> str:
-        path, _ = self._groups[bisect_right(self._starts, self._rows[entry]) - 1]
+        path, _, _ = self._groups[bisect_right(self._starts, self._rows[entry]) - 1]
         return f"{path}:{self._ids[entry].decode('utf-8')}"
 
     def _close(self) -> None:

@@ -15,7 +15,6 @@ image, and precision beyond float16: features to 11 bits, boxes to 1/2048 of the
 
 import json
 import re
-import shutil
 from array import array
 from collections import Counter
 from collections.abc import Iterable
@@ -31,6 +30,7 @@ from roibeam.features.exchange.entry_record import (
     rows_of_classes,
     score_array,
 )
+from roibeam.features.exchange.export_output import remove_others
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.lmdb_files import DATA_FILE_NAME, LmdbFile, LmdbOutput, first_values
@@ -218,9 +218,7 @@ class UniterLmdbFormat(FeatureFormat):
         counts: dict[str, int] = {}
         pack, ending = (npz_bytes, "_compressed") if layout == "compressed" else (arrays_to_msgpack, "")
         inner = path / f"feat_{_WRITTEN_RULE}{ending}"
-        for other in path.iterdir():
-            if other != inner:  # a stopped export of another layout
-                shutil.rmtree(other) if other.is_dir() else other.unlink()
+        remove_others(path, [inner.name])
         with LmdbOutput(inner) as output:
             for record in records:
                 key = record.image_id + _SUFFIX

@@ -48,8 +48,6 @@ _MOST_JSON, _LONGEST_NAME = 2**20, 2**12  # bytes
 
 
 class WebDatasetTar(ExactFile):
-    """A file or a folder of shards, opened; see `FeatureFile`."""
-
     suffix = ".tar"
 
     def _open(self) -> None:
