@@ -58,15 +58,6 @@ class TsvLayout:
     columns: tuple[str, ...]
     in_header: bool = False
 
-    @property
-    def classes(self) -> str:
-        """Source of the records' class ids and scores; `ABSENT` when the file has none."""
-        return next((name for name in ("objects_id", "cls_prob") if name in self.columns), ABSENT)
-
-    @property
-    def attributes(self) -> str:
-        return "attrs_id" if "attrs_id" in self.columns else ABSENT
-
 
 _CAFFE = ("image_id", "width", "height", "num_boxes", "boxes", "features")
 _LXMERT = (
@@ -238,10 +229,11 @@ class ButdTsv(TsvFile):
             + self._other_format()
         )
         self.layout = self.columns.name
+        columns = self.columns.columns
         self.details |= {
-            "columns": self.columns.columns,
-            "classes": self.columns.classes,
-            "attributes": self.columns.attributes,
+            "columns": columns,
+            "classes": next((name for name in ("objects_id", "cls_prob") if name in columns), ABSENT),
+            "attributes": "attrs_id" if "attrs_id" in columns else ABSENT,
         }
         if "cls_prob" in self.widths:
             self.details |= self._reading.details(record)

@@ -12,7 +12,7 @@ facts were taken away by another tool is read like any stranger's. An export is 
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +26,7 @@ from roibeam.features.exchange.entry_record import (
     float32_array,
     float_array,
     id_array,
+    image_size,
     score_array,
     without_classes,
 )
@@ -91,7 +92,9 @@ class ExactFile(FeatureFile):
         """Takes the facts of all files; ValueError when they do not go together, or shards are missing."""
         seen: set[int | None] = set()
         for path, data in every:
-            facts = read_facts(data, path)
+            facts = {} if data is None else json_object(data, MOST_FACTS)
+            if facts is None or not all(type(facts.get(name, 0)) is int for name in ("shard", "shards")):
+                raise ValueError(f"{path}: its facts of a store are damaged; export it again")
             shard = facts.pop("shard", None)
             if seen and (facts != self._facts or (shard is None) != (None in seen)):
                 raise ValueError(f"{path}: is of another store than {every[0][0]}; give the shards of one export")
@@ -133,9 +136,9 @@ class ExactFile(FeatureFile):
             self.details["num_classes"] = num_classes_of(self.fingerprint)
 
     def _record(
-        self, entry: int, sides: tuple[int, int], arrays: Mapping[str, np.ndarray], dtype: str
+        self, entry: int, told: Mapping[str, Any], arrays: Mapping[str, np.ndarray], dtype: str
     ) -> RegionRecord:  # fmt: skip
-        """Args: arrays: see `arrays_of`; EntryError for what they lack or hold wrongly."""
+        """Args: told: has `SIDES`; arrays: see `arrays_of`; EntryError for what they lack or hold wrongly."""
         missing = next((name for name in ("boxes", "features") if name not in arrays), None)
         if missing:
             raise EntryError("decode", "missing array", f"has no {missing}")
@@ -155,7 +158,7 @@ class ExactFile(FeatureFile):
             scores = score_array(arrays.get("attribute_scores"), "attribute_scores", rows)
             ids = id_array(arrays["attribute_ids"], "attribute_ids", rows)
             classes = classes._replace(attribute_ids=ids, attribute_scores=scores)
-        return self._made(entry, sides, boxes, features, classes, dtype, whole)
+        return self._made(entry, image_size(told.get, SIDES), boxes, features, classes, dtype, whole)
 
     def _features(self, values: np.ndarray, name: str, rows: int) -> np.ndarray:
         if self.dtype == "bfloat16" and values.dtype == np.uint16:
@@ -197,17 +200,20 @@ def shard_files(path: Path, suffix: str) -> list[Path]:
     return found
 
 
-def read_facts(data: bytes | None, path: Path) -> dict[str, Any]:
-    """The facts of a file, {} where it has none; ValueError where they are damaged."""
-    if data is None:
-        return {}
+def json_object(data: bytes, most: int) -> dict[str, Any] | None:
+    """None for what is none, or has more bytes."""
     try:
-        facts = json.loads(data) if len(data) <= MOST_FACTS else None
+        found = json.loads(data) if len(data) <= most else None
     except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict) or not all(type(facts.get(name, 0)) is int for name in ("shard", "shards")):
-        raise ValueError(f"{path}: its facts of a store are damaged; export it again")
-    return facts
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def annotations_of(image_id: str, told: Mapping[str, Any]) -> Iterator[Annotation]:
+    """Captions and labels among what a file says of an image, where it has any."""
+    captions, labels = (tuple(map(str, told[name])) if isinstance(told.get(name), list) else () for name in TEXTS)
+    if captions or labels:
+        yield Annotation(image_id, captions, labels)
 
 
 class ExactFormat(FeatureFormat):

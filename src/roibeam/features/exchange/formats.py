@@ -74,12 +74,13 @@ class FeatureFormat(ABC):
         Raises:
             ValueError: when `path` exists, or a record does not fit the format.
         """
-        layout = self.layout_named(layout)
+        if layout and layout not in self.layouts:
+            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(self.layouts)}")
         if self.why_suffix and path.suffix not in self.suffixes:
             raise ValueError(f"{path}: {self.why_suffix}; give a name that ends in {self.suffixes[0]}")
         losses: Counter[str] = Counter()
         with atomic_path(path, folder=not self.is_file, goes_on=self.goes_on) as aside:
-            self._write(self._fitting(records, losses), aside, layout, losses)
+            self._write(self._fitting(records, losses), aside, layout or self.layouts[0], losses)
         return {field: count for field, count in losses.items() if count}
 
     def name_of(self, image_id: str) -> str:
@@ -110,12 +111,6 @@ class FeatureFormat(ABC):
         found = copy.copy(self)
         found.classes, found.attributes = classes, attributes
         return found
-
-    def layout_named(self, layout: str | None) -> str:
-        """A layout that `write` takes, None for the default; ValueError for a name that is none."""
-        if layout and layout not in self.layouts:
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(self.layouts)}")
-        return layout or self.layouts[0]
 
 
 # Name -> module with `FORMAT`, or what stands after a colon, in the order in which files are matched: those with slow

@@ -35,8 +35,17 @@ import numpy as np
 
 from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_file import usable_id
-from roibeam.features.exchange.entry_record import EntryError, image_size
-from roibeam.features.exchange.exact_records import ARRAYS, SIDES, TEXTS, ExactFile, ExactFormat, arrays_of, shard_files
+from roibeam.features.exchange.entry_record import EntryError
+from roibeam.features.exchange.exact_records import (
+    ARRAYS,
+    SIDES,
+    TEXTS,
+    ExactFile,
+    ExactFormat,
+    annotations_of,
+    arrays_of,
+    shard_files,
+)
 from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import first_line
@@ -103,7 +112,7 @@ class ParquetShards(ExactFile):
             self._group = number
         values = {name: column.row(row - self._starts[number]) for name, column in self._held.items()}
         arrays = {name: array for name, array in values.items() if name in ARRAYS and array is not None}
-        return self._record(entry, image_size(values.get, SIDES), arrays, dtype)
+        return self._record(entry, values, arrays, dtype)
 
     def annotations(self) -> Iterator[Annotation]:
         for path, group, columns in self._groups:
@@ -112,10 +121,7 @@ class ParquetShards(ExactFile):
                 continue
             texts = [_texts(self._process.column(path, group, name)) for name in ("image_id", *names)]
             for image_id, *row in zip(*texts, strict=True):
-                found = dict(zip(names, row, strict=True))
-                captions, labels = (tuple(map(str, found.get(name) or ())) for name in TEXTS)
-                if captions or labels:
-                    yield Annotation(str(image_id), captions, labels)
+                yield from annotations_of(str(image_id), dict(zip(names, row, strict=True)))
 
     def _place(self, entry: int) -> str:
         path, _, _ = self._groups[bisect_right(self._starts, self._rows[entry]) - 1]

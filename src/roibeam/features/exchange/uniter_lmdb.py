@@ -243,11 +243,8 @@ def _float16_arrays(record: RegionRecord, losses: Counter[str]) -> dict[str, np.
             f"record {record.image_id!r}: a feature of {largest:.4g} does not fit float16, which UNITER uses"
         )
     losses["image size"] += (record.height, record.width) != (1, 1)
-    losses["features beyond float16"] += bool((halves.astype(np.float32) != features).any())
-    losses["class scores beyond float16"] += bool(
-        (record.class_scores.astype(np.float16).astype(np.float32) != record.class_scores).any()
-    )
-    losses["boxes beyond float16"] += bool((boxes[:, :4].astype(np.float16).astype(np.float32) != shares).any())
+    for name, exact in (("features", features), ("class scores", record.class_scores), ("boxes", shares)):
+        losses[f"{name} beyond float16"] += bool((exact.astype(np.float16).astype(np.float32) != exact).any())
     arrays = {"features": halves, "norm_bb": boxes.astype(np.float16), "conf": record.class_scores.astype(np.float16)}
     return arrays if rows is None else arrays | {"soft_labels": rows.astype(np.float16)}
 

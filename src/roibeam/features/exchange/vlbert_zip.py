@@ -232,11 +232,11 @@ def _utf8(name: bytes, is_utf8: bool) -> bytes:
     return name if is_utf8 or name.isascii() else name.decode("cp437").encode("utf-8")
 
 
-_VERSION, _UTF8_NAMES, _NO_COMPRESSION = 45, 0x0800, 0  # 4.5: zip64
+_VERSION = 45  # 4.5: zip64
 _DATE_1980 = 0x0021  # a fixed time stamp, so that equal records make equal files
 _MODE = 0o100644 << 16  # a plain file, readable by all
 _BY_UNIX = 3 << 8
-_SMALL = 0xFFFFFFFF
+_SMALL = _IN_ZIP64
 
 
 class Writable(Protocol):
@@ -255,9 +255,7 @@ class ZipOutput:
 
     def put(self, name: bytes, data: bytes) -> None:
         """Adds a member, at most 4 GB; names are the caller's to keep apart."""
-        fixed = struct.pack(
-            "<HHHHIII", _UTF8_NAMES, _NO_COMPRESSION, 0, _DATE_1980, zlib.crc32(data), len(data), len(data)
-        )
+        fixed = struct.pack("<HHHHIII", _UTF8, _STORED, 0, _DATE_1980, zlib.crc32(data), len(data), len(data))
         local = struct.pack("<4sH", b"PK\x03\x04", 20) + fixed + struct.pack("<HH", len(name), 0) + name
         wide = self._at >= _SMALL
         extra = struct.pack("<HHQ", 1, 8, self._at) if wide else b""
@@ -275,10 +273,10 @@ class ZipOutput:
         size, end = len(self._list), self._at + len(self._list)
         if self._count >= 0xFFFF or end >= _SMALL:
             fixed = 44, _BY_UNIX | _VERSION, _VERSION, 0, 0, self._count, self._count, size, self._at
-            self._file.write(struct.pack("<4sQHHIIQQQQ", b"PK\x06\x06", *fixed))
-            self._file.write(struct.pack("<4sIQI", b"PK\x06\x07", 0, end, 1))
+            self._file.write(_END64.pack(b"PK\x06\x06", *fixed))
+            self._file.write(_END64_PLACE.pack(b"PK\x06\x07", 0, end, 1))
         count, at = min(self._count, 0xFFFF), min(self._at, _SMALL)
-        self._file.write(struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, count, count, min(size, _SMALL), at, 0))
+        self._file.write(_END.pack(b"PK\x05\x06", 0, 0, count, count, min(size, _SMALL), at, 0))
 
 
 _SUFFIX = ".json"

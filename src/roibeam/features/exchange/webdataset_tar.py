@@ -26,15 +26,15 @@ import numpy as np
 
 from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, usable_id
-from roibeam.features.exchange.entry_record import EntryError, image_size
+from roibeam.features.exchange.entry_record import EntryError
 from roibeam.features.exchange.exact_records import (
     ARRAYS,
     MOST_FACTS,
-    SIDES,
-    TEXTS,
     ExactFile,
     ExactFormat,
+    annotations_of,
     arrays_of,
+    json_object,
     shard_files,
 )
 from roibeam.features.exchange.export_output import ContinuedFile
@@ -83,15 +83,12 @@ class WebDatasetTar(ExactFile):
         arrays = npz_values(self._member(self._samples[entry], 1), ARRAYS)
         if any(not isinstance(array, np.ndarray) for array in arrays.values()):
             raise EntryError("decode", "wrong type", "its .npz holds something else than arrays")
-        return self._record(entry, image_size(told.get, SIDES), arrays, dtype)
+        return self._record(entry, told, arrays, dtype)
 
     def _told(self, sample: int) -> dict[str, Any]:
         data = self._member(sample, 0)
-        try:
-            told = json.loads(data) if len(data) <= _MOST_JSON else None
-        except (ValueError, RecursionError):
-            told = None
-        if not isinstance(told, dict):
+        told = json_object(data, _MOST_JSON)
+        if told is None:
             raise EntryError("decode", "bad json", f"its .json of {len(data):,} bytes is no object")
         return told
 
@@ -105,12 +102,7 @@ class WebDatasetTar(ExactFile):
     def annotations(self) -> Iterator[Annotation]:
         for entry in range(len(self._ids)):
             with suppress(EntryError):  # a dead letter
-                told = self._told(self._samples[entry])
-                captions, labels = (
-                    tuple(map(str, told[name])) if isinstance(told.get(name), list) else () for name in TEXTS
-                )
-                if captions or labels:
-                    yield Annotation(self._ids[entry].decode("utf-8"), captions, labels)
+                yield from annotations_of(self._ids[entry].decode("utf-8"), self._told(self._samples[entry]))
 
     def _close(self) -> None:
         for file in self._opened:
