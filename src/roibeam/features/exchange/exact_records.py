@@ -12,7 +12,9 @@ facts were taken away by another tool is read like any stranger's. An export is 
 """
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from io import BufferedReader
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +34,7 @@ from roibeam.features.exchange.entry_record import (
 )
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.reading import Reading
+from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.record.fingerprint import ABSENT, Fingerprint, has_classes, num_classes_of
 from roibeam.features.record.region_drawing import name_of
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution
@@ -168,6 +171,13 @@ class ExactFile(FeatureFile):
         columns = self._dim if name == "features" and self._dim else values.shape[-1]
         return float_array(values, name, rows=rows, columns=columns)
 
+    @staticmethod
+    def _annotations_of(image_id: str, told: Mapping[str, Any]) -> Iterator[Annotation]:
+        """Captions and labels among what the file says of an image, where it has any."""
+        captions, labels = (tuple(map(str, told[name])) if isinstance(told.get(name), list) else () for name in TEXTS)
+        if captions or labels:
+            yield Annotation(image_id, captions, labels)
+
     def _distribution(self, arrays: Mapping[str, np.ndarray], rows: int) -> Any:
         """The record checks the shapes."""
         full = arrays.get("class_distribution")
@@ -209,13 +219,6 @@ def json_object(data: bytes, most: int) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def annotations_of(image_id: str, told: Mapping[str, Any]) -> Iterator[Annotation]:
-    """Captions and labels among what a file says of an image, where it has any."""
-    captions, labels = (tuple(map(str, told[name])) if isinstance(told.get(name), list) else () for name in TEXTS)
-    if captions or labels:
-        yield Annotation(image_id, captions, labels)
-
-
 class ExactFormat(FeatureFormat):
     """See `FeatureFormat`.
 
@@ -229,6 +232,18 @@ class ExactFormat(FeatureFormat):
     facts: Mapping[str, Any] = {}
     texts: Callable[[str], Annotation] | None = None
     dtype: str | None = None
+
+    def looks_like(self, path: Path) -> bool:
+        try:
+            first = shard_files(path, self.suffixes[0])[0]
+            with open_regular_file(first) as file:
+                return self._begins(file, first)
+        except (OSError, ValueError):
+            return False
+
+    @abstractmethod
+    def _begins(self, file: BufferedReader, path: Path) -> bool:
+        """Whether a file is one of these; OSError or ValueError where it is none."""
 
     def of_store(
         self, facts: Mapping[str, Any], texts: Callable[[str], Annotation] | None, dtype: str | None
@@ -245,6 +260,9 @@ class ExactFormat(FeatureFormat):
         if isinstance(first.class_distribution, TopKDistribution):
             facts["num_classes"] = first.class_distribution.num_classes
         return json.dumps(facts | dict(self.facts), sort_keys=True).encode("ascii")
+
+    def _arrays_of(self, record: RegionRecord) -> dict[str, np.ndarray]:
+        return arrays_of(record, self.dtype)
 
     def _words_of(self, record: RegionRecord) -> dict[str, Any]:
         """What is not in arrays: id, size, and names and texts, None where there are none."""

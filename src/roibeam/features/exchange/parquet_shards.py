@@ -26,6 +26,7 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,16 +37,7 @@ import numpy as np
 from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_file import usable_id
 from roibeam.features.exchange.entry_record import EntryError
-from roibeam.features.exchange.exact_records import (
-    ARRAYS,
-    SIDES,
-    TEXTS,
-    ExactFile,
-    ExactFormat,
-    annotations_of,
-    arrays_of,
-    shard_files,
-)
+from roibeam.features.exchange.exact_records import ARRAYS, SIDES, TEXTS, ExactFile, ExactFormat
 from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import first_line
@@ -121,7 +113,7 @@ class ParquetShards(ExactFile):
                 continue
             texts = [_texts(self._process.column(path, group, name)) for name in ("image_id", *names)]
             for image_id, *row in zip(*texts, strict=True):
-                yield from annotations_of(str(image_id), dict(zip(names, row, strict=True)))
+                yield from self._annotations_of(str(image_id), dict(zip(names, row, strict=True)))
 
     def _place(self, entry: int) -> str:
         path, _, _ = self._groups[bisect_right(self._starts, self._rows[entry]) - 1]
@@ -195,16 +187,12 @@ class ParquetFormat(ExactFormat):
     file = ParquetShards
     goes_on = False
 
-    def looks_like(self, path: Path) -> bool:
-        try:
-            with open_regular_file(shard_files(path, ParquetShards.suffix)[0]) as file:
-                begins = file.read(4) == _MAGIC
-                file.seek(-8, os.SEEK_END)
-                num_bytes = int.from_bytes(file.read(4), "little")
-                file.seek(-8 - min(num_bytes, _MOST_FOOTER), os.SEEK_END)
-                footer = file.read(_MOST_FOOTER)
-        except (OSError, ValueError):
-            return False
+    def _begins(self, file: BufferedReader, path: Path) -> bool:
+        begins = file.read(4) == _MAGIC
+        file.seek(-8, os.SEEK_END)
+        num_bytes = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - min(num_bytes, _MOST_FOOTER), os.SEEK_END)
+        footer = file.read(_MOST_FOOTER)
         return begins and all(name in footer for name in (b"image_id", b"boxes", b"features"))
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
@@ -230,7 +218,7 @@ class ParquetFormat(ExactFormat):
         rows: list[dict[str, Any]] = []
         schema, num_bytes = None, 0
         for record in records:
-            rows.append(self._words_of(record) | arrays_of(record, self.dtype))
+            rows.append(self._words_of(record) | self._arrays_of(record))
             num_bytes += sum(each.nbytes for each in rows[-1].values() if isinstance(each, np.ndarray))
             schema = schema or self._schema(record, rows[0])
             if num_bytes >= _GROUP_BYTES or len(rows) >= _GROUP_ROWS:

@@ -17,6 +17,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from io import BufferedReader
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,16 +28,7 @@ import numpy as np
 from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, usable_id
 from roibeam.features.exchange.entry_record import EntryError
-from roibeam.features.exchange.exact_records import (
-    ARRAYS,
-    MOST_FACTS,
-    ExactFile,
-    ExactFormat,
-    annotations_of,
-    arrays_of,
-    json_object,
-    shard_files,
-)
+from roibeam.features.exchange.exact_records import ARRAYS, MOST_FACTS, ExactFile, ExactFormat, json_object
 from roibeam.features.exchange.export_output import ContinuedFile
 from roibeam.features.exchange.npy_files import npz_bytes, npz_values
 from roibeam.features.folders.durable_files import open_regular_file
@@ -102,7 +94,7 @@ class WebDatasetTar(ExactFile):
     def annotations(self) -> Iterator[Annotation]:
         for entry in range(len(self._ids)):
             with suppress(EntryError):  # a dead letter
-                yield from annotations_of(self._ids[entry].decode("utf-8"), self._told(self._samples[entry]))
+                yield from self._annotations_of(self._ids[entry].decode("utf-8"), self._told(self._samples[entry]))
 
     def _close(self) -> None:
         for file in self._opened:
@@ -160,14 +152,9 @@ class WebDatasetFormat(ExactFormat):
     suffixes = (".tar",)
     file = WebDatasetTar
 
-    def looks_like(self, path: Path) -> bool:
-        try:
-            first = shard_files(path, WebDatasetTar.suffix)[0]
-            with open_regular_file(first) as file:
-                name, _, _ = next(members(file.fileno(), first), (b"", 0, 0))
-            return name.endswith((b".json", b".npz"))
-        except (OSError, ValueError):
-            return False
+    def _begins(self, file: BufferedReader, path: Path) -> bool:
+        name, _, _ = next(members(file.fileno(), path), (b"", 0, 0))
+        return name.endswith((b".json", b".npz"))
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
         with ContinuedFile(path) as output:
@@ -176,7 +163,7 @@ class WebDatasetFormat(ExactFormat):
                     output.write(_tar_member("__roibeam__/facts.json", self._facts_by(record)))
                 told = self._words_of(record).items()
                 data = json.dumps({name: value for name, value in told if value not in (None, [])})
-                key, arrays = _name_of(record.image_id), arrays_of(record, self.dtype)
+                key, arrays = _name_of(record.image_id), self._arrays_of(record)
                 output.write(_tar_member(f"{key}.json", data.encode("ascii")))
                 output.write(_tar_member(f"{key}.npz", npz_bytes(arrays, compressed=False)))
             output.write(bytes(2 * _BLOCK))
