@@ -269,8 +269,12 @@ def test_arrays_of_other_shapes_are_refused(tmp_path: Path) -> None:
     refused("image_features of all images is packed: repack the file", ARRAY.open, path)
     for other in (np.float32(1), np.zeros((3, 3, 8), np.float32)[:, 0]):
         refused("none of its first 100 entries", ARRAY.open, arrays(path, image_bb=other))
-    for more in ({"image_ids": np.ones(3, np.float32)}, {"pos_boxes": np.arange(3)}, {"pos_boxes": np.int64(1)}):
+    for more in ({"image_ids": np.ones(3, np.float32)}, {"pos_boxes": np.arange(3)}, {"pos_boxes": np.int64(1)},
+                 {"pos_boxes": np.zeros((3, 0), np.int32)}):  # fmt: skip
         refused(r"f.hdf5: image_ids must be integers \(N,\), pos_boxes", ARRAY.open, arrays(path, **more))
+    with h5py.File(arrays(path), "a") as file:  # few bytes that would become millions of ids
+        file.create_dataset("image_ids", data=np.zeros(10**6, np.uint8), compression="gzip")
+    refused("image_ids must be integers", ARRAY.open, path)
     for name in ("image_ids", "pos_boxes"):
         with h5py.File(arrays(path), "a") as file:
             file.create_dataset(name, (2**40, 2), np.int64, chunks=(8, 2))

@@ -125,6 +125,11 @@ def test_shards_of_two_exports_and_missing_ones_are_refused(tmp_path: Path, name
     refused("1 shard of 3 missing, the first is number 2", outcomes, format_named(name), tmp_path)
     format_named(name).write([measured("other")], last)
     refused("is of another store than .*data-0", outcomes, format_named(name), tmp_path)
+    other = place(tmp_path / "other", name)
+    (tmp_path / "other").mkdir()
+    for number, words in enumerate((["cat"], ["dog"])):
+        exact(name).with_names(words, None).write([measured(words[0])], other.with_stem(f"{number}"))
+    refused("is of another store than", outcomes, format_named(name), tmp_path / "other")  # its ids have other names
     last.unlink()
     last.symlink_to(__file__)
     refused("link to a file outside the folder", outcomes, format_named(name), tmp_path)
@@ -230,6 +235,33 @@ def test_tars_of_strangers(tmp_path: Path) -> None:
     ):
         path.write_bytes(damage)
         refused(words, outcomes, found, path)
+    tar_of(path, ("__roibeam__/facts.npz", b""), ("a.json", told), ("a.npz", arrays))
+    refused("facts of a store are damaged", outcomes, found, path)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_shards_may_have_other_arrays(tmp_path: Path, name: str) -> None:
+    kept = [rich("a", image_feature=True), rich("b", distribution=None), rich("c", image_feature=True)]
+    for record in kept:
+        format_named(name).write([record], place(tmp_path, name, record.image_id))
+    found = records(format_named(name), tmp_path)
+    assert [each.image_feature is None for each in found] == [False, True, False]
+    assert all(one.equals(other) for one, other in zip(found, kept, strict=True))
+
+
+def test_a_row_group_is_bounded_in_all_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    format_named("parquet").write([measured("a")], tmp_path / "f.parquet")
+    monkeypatch.setattr("roibeam.features.exchange.parquet_shards._MOST_HELD", 100)
+    refused("its row group unpacks to over 1 GiB", outcomes, format_named("parquet"), tmp_path / "f.parquet")
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_names_that_are_missing(tmp_path: Path, name: str) -> None:
+    """As `name_of` has them for classes and attributes."""
+    (words,) = [exact(name).with_names([], ["red"])._words_of(replace(
+        measured("a", 1), attribute_ids=np.array([7], np.uint16), attribute_scores=np.ones(1, np.float32)
+    ))]  # fmt: skip
+    assert words["attributes"] == ["attribute 7"] and words["classes"][0].startswith("class ")
 
 
 def test_records_of_two_kinds_do_not_fit_one_file(tmp_path: Path) -> None:

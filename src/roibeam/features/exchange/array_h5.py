@@ -34,6 +34,7 @@ from roibeam.features.safe_pickle import loads_pickle
 _INDEX = "_imgid2idx.pkl"
 _SAME_PX = 0.5  # between a box and its shares
 _LARGEST_ROW = 2**40
+_SMALLEST_ROW_BYTES, _ROWS_FREE = 16, 1000  # an image has more bytes than this, boxes alone
 _ROWS = 64  # of a chunk: half a megabyte of features
 _AHEAD_BYTES = 2**23  # what HDF5 may hold back of the arrays, and a chunk of each
 
@@ -62,7 +63,9 @@ class ArrayH5(H5File):
         except EntryError as error:
             raise ValueError(f"{self.path}: {error}") from None
         ids = listed[0] if listed else None
-        if (ids is not None and ids.dtype.kind not in "iu") or (self._ranges is not None and self._ranges.ndim != 2):
+        most = _ROWS_FREE + self.path.stat().st_size // _SMALLEST_ROW_BYTES  # image_ids may inflate to 64 MiB
+        is_list = ids is None or (ids.dtype.kind in "iu" and ids.size <= most)
+        if not is_list or (self._ranges is not None and self._ranges.shape[1:] != (2,)):
             raise ValueError(f"{self.path}: image_ids must be integers (N,), pos_boxes first and last rows (N, 2)")
         self.layout = "adaptive" if self._ranges is not None else "fixed" if self._names[1] == "image_bb" else "visdial"
         rows = self._index() if ids is None else {row: b"%d" % each for row, each in enumerate(ids.flat)}
@@ -89,7 +92,7 @@ class ArrayH5(H5File):
             return None if found is None else found[0]
         if row >= len(self._ranges):
             raise EntryError("read", "missing row", f"is row {row} of the {len(self._ranges)} of pos_boxes")
-        first, last = (whole_number(each, "pos_boxes", 0, _LARGEST_ROW) for each in self._ranges[row, [0, -1]])
+        first, last = (whole_number(each, "pos_boxes", 0, _LARGEST_ROW) for each in self._ranges[row])
         return read_dataset(self._file.id, name.encode(), (first, last))
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
@@ -124,8 +127,6 @@ def _array_files(path: Path) -> list[Path]:
 
 
 class ArrayH5Format(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "array-h5"
     title = "folder with one HDF5 array of all images and its index (ban-vqa; bua-vqa and VisDial are read)"
     layouts = ("adaptive",)

@@ -29,19 +29,14 @@ from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, MAX_NAMELESS_ENTRIES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import (
     EntryError,
-    RegionClasses,
     array_of_bytes,
     attributes_or_zeros,
     base64_bytes,
     float32_array,
-    id_array,
     image_size,
     region_record,
     rows_of_classes,
-    score_array,
     whole_number,
-    with_attributes,
-    without_classes,
 )
 from roibeam.features.exchange.export_output import ContinuedFile
 from roibeam.features.exchange.formats import FeatureFormat
@@ -53,7 +48,6 @@ from roibeam.features.shard.manifest import DeadLetter
 MAX_LINE_BYTES = MAX_ENTRY_BYTES
 MAX_LINES_WITHOUT_ID = MAX_NAMELESS_ENTRIES
 _READ_BUFFER_BYTES = 2**20
-_UTF8_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -63,15 +57,6 @@ class TsvLayout:
     name: str
     columns: tuple[str, ...]
     in_header: bool = False
-
-    @property
-    def classes(self) -> str:
-        """Source of the records' class ids and scores; `ABSENT` when the file has none."""
-        return next((name for name in ("objects_id", "cls_prob") if name in self.columns), ABSENT)
-
-    @property
-    def attributes(self) -> str:
-        return "attrs_id" if "attrs_id" in self.columns else ABSENT
 
 
 _CAFFE = ("image_id", "width", "height", "num_boxes", "boxes", "features")
@@ -139,8 +124,8 @@ class TsvFile(FeatureFile):
             if not too_long and line.isspace():
                 self.num_blank += 1
                 continue
-            if start == 0 and line.startswith(_UTF8_BOM):
-                line = line[len(_UTF8_BOM) :]
+            if start == 0 and line.startswith(codecs.BOM_UTF8):
+                line = line.removeprefix(codecs.BOM_UTF8)
             if start == 0 and not too_long and self._is_header(line):
                 header = line
             if header and line == header:  # also where headed files were put together
@@ -205,7 +190,7 @@ class TsvFile(FeatureFile):
     def _bytes_of(self, line: int) -> bytes:
         self._file.seek(self._offsets[line])
         data = self._file.readline(MAX_LINE_BYTES + 1)
-        return data.removeprefix(_UTF8_BOM) if self._offsets[line] == 0 else data
+        return data.removeprefix(codecs.BOM_UTF8) if self._offsets[line] == 0 else data
 
     def _place(self, entry: int) -> str:
         return f"{self.path}:{self._numbers[entry]}"
@@ -244,10 +229,11 @@ class ButdTsv(TsvFile):
             + self._other_format()
         )
         self.layout = self.columns.name
+        columns = self.columns.columns
         self.details |= {
-            "columns": self.columns.columns,
-            "classes": self.columns.classes,
-            "attributes": self.columns.attributes,
+            "columns": columns,
+            "classes": next((name for name in ("objects_id", "cls_prob") if name in columns), ABSENT),
+            "attributes": "attrs_id" if "attrs_id" in columns else ABSENT,
         }
         if "cls_prob" in self.widths:
             self.details |= self._reading.details(record)
@@ -356,34 +342,18 @@ def parse_line(
     data = base64_bytes(column["features"].strip(), "features")
     reading.watch(data, reading.dtype_name)
     features = reading.plain(_rows(data, "features", reading.dtype, num_regions, widths.get("features")))
-    classes = without_classes(num_regions)
+    classes = None
     if "cls_prob" in column:
         data = base64_bytes(column["cls_prob"].strip(), "cls_prob")
         dtype_of_rows = reading.row_dtype(data, num_regions)
         rows = _rows(data, "cls_prob", dtype_of_rows, num_regions, widths.get("cls_prob"))
         classes = reading.classes(rows.astype(np.float32), "cls_prob")
-    if "objects_id" in column:
-        classes = _classes_of_columns(column, num_regions, classes, reading)
+    of_classes, of_attributes = (kind if f"{kind}_id" in column else None for kind in ("objects", "attrs"))
+    # Copied, as a view of the text is read-only.
+    classes = reading.stated_classes(
+        lambda name: _array(column, name, num_regions)[:, 0].copy(), num_regions, of_classes, of_attributes, classes
+    )
     return region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
-
-
-def _classes_of_columns(
-    column: dict[str, bytes], num_regions: int, classes: RegionClasses, reading: Reading
-) -> RegionClasses:
-    """Classes and attributes of the LXMERT layout; `classes` are those of the rows, where the file has them."""
-    ids, scores = _ids_and_scores(column, "objects", num_regions)
-    has_rows = classes.class_distribution is not None
-    ids = reading.stated_ids(ids, classes) if has_rows else reading.class_ids(ids, "objects_id")
-    classes = classes._replace(class_ids=ids, class_scores=scores)
-    if "attrs_id" in column:
-        classes = with_attributes(classes, *_ids_and_scores(column, "attrs", num_regions))
-    return classes
-
-
-def _ids_and_scores(column: dict[str, bytes], kind: str, num_regions: int) -> tuple[np.ndarray, np.ndarray]:
-    ids = id_array(_array(column, f"{kind}_id", num_regions)[:, 0], f"{kind}_id", num_regions)
-    scores = score_array(_array(column, f"{kind}_conf", num_regions), f"{kind}_conf", num_regions)
-    return ids, scores.copy()  # in place of a view of the text, which is read-only
 
 
 def line_key(line: bytes, column: int = 0) -> bytes:
@@ -432,13 +402,12 @@ _NUMBER = re.compile(rb" *[0-9]+(?:\.0*)? *")
 
 
 class ButdTsvFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "butd-tsv"
     title = "bottom-up-attention TSV of 6, 7 (cls_prob) or 10 (LXMERT) columns"
     suffixes = (".tsv",)
     layouts = ("lxmert", "caffe", "caffe-cls-prob")
     file = ButdTsv
+    repeats = True
 
     def looks_like(self, path: Path) -> bool:
         """Whether the first line begins with an id and two numbers, or names columns, or the name says so: a TSV has no
@@ -447,7 +416,7 @@ class ButdTsvFormat(FeatureFormat):
             return False
         try:
             with open(path, "rb") as file:
-                line = file.read(_SNIFFED_BYTES).partition(b"\n")[0].removeprefix(b"\xef\xbb\xbf")
+                line = file.read(_SNIFFED_BYTES).partition(b"\n")[0].removeprefix(codecs.BOM_UTF8)
         except OSError:
             return False
         cells = line.split(b"\t", 3)
@@ -459,7 +428,6 @@ class ButdTsvFormat(FeatureFormat):
             return True
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
-        """Features are float32, lossless from float16 and bfloat16."""
         with ContinuedFile(path) as file:
             for number, record in enumerate(records):
                 line = _line(record, _LAYOUTS[layout], losses)

@@ -27,13 +27,7 @@ import numpy as np
 
 from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_file import ImageFolder, first_file, usable_id, write_file
-from roibeam.features.exchange.entry_record import (
-    FAR_EDGES,
-    EntryError,
-    float32_array,
-    image_size,
-    rows_of_classes,
-)
+from roibeam.features.exchange.entry_record import FAR_EDGES, EntryError, float32_array, image_size, rows_of_classes
 from roibeam.features.exchange.export_output import ContinuedFolder
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.h5_files import H5File, check_name, h5_kind, h5_output, has_member, read_dataset
@@ -51,10 +45,7 @@ def _image_of(group: h5py.h5g.GroupID, name: bytes, kind: int) -> bytes | None:
 
 
 class CaptioningH5(H5File):
-    """A file, opened; see `FeatureFile`."""
-
     layout = "datasets-per-image"
-    _columns: int | None = None
     _has_rows: bool | None = None  # None: set by the first image
 
     def _scan(self) -> None:
@@ -65,8 +56,6 @@ class CaptioningH5(H5File):
         self._has_rows = isinstance(record.class_distribution, np.ndarray)
         self.details |= {"classes": "cls_prob"} if self._has_rows else {}
         self.details |= self._reading.details(record)
-        if isinstance(record.class_distribution, np.ndarray):
-            self._columns = self._reading.num_columns(record.class_distribution)
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         name = self._ids[entry]
@@ -84,8 +73,6 @@ class CaptioningH5(H5File):
 
 
 class CaptioningH5Format(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "captioning-h5"
     title = "HDF5 with <number>_features, _boxes and _cls_prob of each image (captioning: M2, DLCT)"
     suffixes = (".hdf5", ".h5")
@@ -119,7 +106,7 @@ _NAMES = ("feat", "z")
 
 
 class CaptioningFolders(ImageFolder):
-    """The folders, opened by the one above them or by that of features; see `FeatureFile`."""
+    """Opened by the folder above them or by that of features."""
 
     suffix = ".npz"
     layout = "att-fc-box"
@@ -156,8 +143,6 @@ def _att_folder(path: Path) -> Path:
 
 
 class CaptioningFoldersFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "captioning-folders"
     title = "folders cocobu_att, cocobu_fc, cocobu_box with files per image (self-critical.pytorch, AoANet, SGAE)"
     layouts = ("att-fc-box",)

@@ -17,6 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_record import EntryError, far_edges, region_record, without_classes
 from roibeam.features.exchange.export_output import ContinuedFolder
@@ -56,7 +58,8 @@ class FeatureFile(ABC):
     """
 
     layout: str = ""
-    _dim: int | None = None  # set by the first entry
+    _dim: int | None = None  # of a feature, set by the first entry
+    _columns: int | None = None  # of a row of class probabilities
     before_name = ":"
     details: dict[str, Any]
     names: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None)
@@ -212,14 +215,18 @@ class FeatureFile(ABC):
             )
         self._look_around(found, spread_out(len(self._ids), but=entry))
         self._dim = found.features.shape[1]
+        if isinstance(found.class_distribution, np.ndarray):
+            self._columns = self._reading.num_columns(found.class_distribution)
         self.details = {"classes": ABSENT, "attributes": ABSENT, "feature_dim": self._dim, "boxes": "pixels"}
         return found
 
-    def _made(self, entry: int, sides: Sides, boxes: Any, features: Any, classes: Any, dtype: str) -> RegionRecord:
+    def _made(
+        self, entry: int, sides: Sides, boxes: Any, features: Any, classes: Any, dtype: str, whole: Any = None
+    ) -> RegionRecord:
         """The `region_record` of an entry; without height and width its photo ends where its boxes do."""
-        height, width = sides or far_edges(boxes)
         classes = classes or without_classes(len(features))
-        return region_record(self._ids[entry].decode(), height, width, boxes, features, classes, dtype=dtype)
+        image_id, sides = self._ids[entry].decode(), sides or far_edges(boxes)
+        return region_record(image_id, *sides, boxes, features, classes, dtype=dtype, image_feature=whole)
 
     def _look_around(self, first: RegionRecord, others: Sequence[int]) -> None:
         """Reads a few entries of the whole file besides the first, so that doubts do not rest on one image."""

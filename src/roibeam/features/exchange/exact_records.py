@@ -12,7 +12,9 @@ facts were taken away by another tool is read like any stranger's. An export is 
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from io import BufferedReader
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -23,16 +25,16 @@ from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_file import FeatureFile
 from roibeam.features.exchange.entry_record import (
     EntryError,
-    RegionClasses,
     float32_array,
     float_array,
     id_array,
-    region_record,
+    image_size,
     score_array,
     without_classes,
 )
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.reading import Reading
+from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.record.fingerprint import ABSENT, Fingerprint, has_classes, num_classes_of
 from roibeam.features.record.region_drawing import name_of
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution
@@ -43,7 +45,9 @@ ARRAYS = (
     "top_k_class_ids", "top_k_probabilities", "top_k_rest", "image_feature",
 )  # fmt: skip
 _BFLOAT16 = FEATURE_DTYPES["bfloat16"]
-_MOST_FACTS = 2**24  # bytes
+MOST_FACTS = 2**24  # bytes
+SIDES, TEXTS = ("height", "width"), ("captions", "labels")
+_MOST_CLASSES = 2**16 - 1  # ids are uint16, and background has one
 
 
 def arrays_of(record: RegionRecord, dtype: str | None = None) -> dict[str, np.ndarray]:
@@ -77,7 +81,6 @@ class ExactFile(FeatureFile):
     layout = "regions"
     suffix: str
     _facts: Mapping[str, Any] = {}
-    _width: int | None = None
 
     def __init__(self, path: Any, reading: Reading | None = None) -> None:
         self._paths = shard_files(Path(path), self.suffix)
@@ -90,15 +93,16 @@ class ExactFile(FeatureFile):
 
     def _take_facts(self, every: Sequence[tuple[Path, bytes | None]]) -> None:
         """Takes the facts of all files; ValueError when they do not go together, or shards are missing."""
-        seen: set[int] = set()
+        seen: set[int | None] = set()
         for path, data in every:
-            facts = read_facts(data, path)
+            facts = {} if data is None else json_object(data, MOST_FACTS)
+            if facts is None or not all(type(facts.get(name, 0)) is int for name in ("shard", "shards")):
+                raise ValueError(f"{path}: its facts of a store are damaged; export it again")
             shard = facts.pop("shard", None)
-            if facts != (self._facts if seen else facts) or (bool(seen) and shard is None):
+            if seen and (facts != self._facts or (shard is None) != (None in seen)):
                 raise ValueError(f"{path}: is of another store than {every[0][0]}; give the shards of one export")
             self._facts = facts
-            if shard is not None:
-                seen.add(shard)
+            seen.add(shard)
         missing = self._facts.get("shards", 0) - len(seen)
         if missing > 0 and self.path.is_dir():
             first = next(number for number in count() if number not in seen)
@@ -122,21 +126,11 @@ class ExactFile(FeatureFile):
         super()._look_around(first, () if self._facts else others)
 
     def _describe(self, columns: Collection[str]) -> None:
-        """Fills `details` by the first record, and settles the reading.
-
-        Args:
-            columns: names of what the file has.
-        """
+        """Fills `details` by the first record and the names of what the file has."""
         record = self._first_record("a record with boxes and features")
-        self._width = record.features.shape[1]
         known = "class_ids" in columns and (self.fingerprint is None or has_classes(self.fingerprint))
-        attributes = known and "attribute_ids" in columns
-        self.details = {
-            "classes": "class_ids" if known else ABSENT,
-            "attributes": "attribute_ids" if attributes else ABSENT,
-            "feature_dim": self._width,
-            "boxes": "pixels",
-        }
+        self.details["classes"] = "class_ids" if known else ABSENT
+        self.details["attributes"] = "attribute_ids" if known and "attribute_ids" in columns else ABSENT
         top = record.class_distribution
         if top is not None:
             width = top.num_classes + 1 if isinstance(top, TopKDistribution) else top.shape[1]
@@ -145,9 +139,9 @@ class ExactFile(FeatureFile):
             self.details["num_classes"] = num_classes_of(self.fingerprint)
 
     def _record(
-        self, image_id: str, height_width: tuple[int, int], arrays: Mapping[str, np.ndarray], dtype: str
-    ) -> RegionRecord:
-        """Args: arrays: see `arrays_of`; EntryError for what they lack or hold wrongly."""
+        self, entry: int, told: Mapping[str, Any], arrays: Mapping[str, np.ndarray], dtype: str
+    ) -> RegionRecord:  # fmt: skip
+        """Args: told: has `SIDES`; arrays: see `arrays_of`; EntryError for what they lack or hold wrongly."""
         missing = next((name for name in ("boxes", "features") if name not in arrays), None)
         if missing:
             raise EntryError("decode", "missing array", f"has no {missing}")
@@ -157,28 +151,32 @@ class ExactFile(FeatureFile):
         whole = arrays.get("image_feature")
         if whole is not None:
             whole = self._features(whole.reshape(1, -1), "image_feature", 1)[0]
-        classes = without_classes(rows)
+        classes = without_classes(rows)._replace(class_distribution=self._distribution(arrays, rows))
         if "class_ids" in arrays:
-            ids = self._reading.class_ids(id_array(arrays["class_ids"], "class_ids", rows), "class_ids")
-            scores = arrays.get("class_scores")
-            classes = RegionClasses(
-                ids, classes.class_scores if scores is None else score_array(scores, "class_scores", rows)
-            )
+            ids = id_array(arrays["class_ids"], "class_ids", rows)
+            classes = classes._replace(class_ids=self._reading.class_ids(ids, "class_ids"))
+            if "class_scores" in arrays:
+                classes = classes._replace(class_scores=score_array(arrays["class_scores"], "class_scores", rows))
         if "attribute_ids" in arrays:
-            ids = id_array(arrays["attribute_ids"], "attribute_ids", rows)
             scores = score_array(arrays.get("attribute_scores"), "attribute_scores", rows)
+            ids = id_array(arrays["attribute_ids"], "attribute_ids", rows)
             classes = classes._replace(attribute_ids=ids, attribute_scores=scores)
-        classes = classes._replace(class_distribution=self._distribution(arrays, rows))
-        height, width = height_width
-        return region_record(image_id, height, width, boxes, features, classes, dtype=dtype, image_feature=whole)
+        return self._made(entry, image_size(told.get, SIDES), boxes, features, classes, dtype, whole)
 
     def _features(self, values: np.ndarray, name: str, rows: int) -> np.ndarray:
         if self.dtype == "bfloat16" and values.dtype == np.uint16:
             values = values.view(_BFLOAT16).astype(np.float32)
         elif name == "features":
             values = self._reading.typed(values, name)
-        columns = self._width if name == "features" and self._width else values.shape[-1]
+        columns = self._dim if name == "features" and self._dim else values.shape[-1]
         return float_array(values, name, rows=rows, columns=columns)
+
+    @staticmethod
+    def _annotations_of(image_id: str, told: Mapping[str, Any]) -> Iterator[Annotation]:
+        """Captions and labels among what the file says of an image, where it has any."""
+        captions, labels = (tuple(map(str, told[name])) if isinstance(told.get(name), list) else () for name in TEXTS)
+        if captions or labels:
+            yield Annotation(image_id, captions, labels)
 
     def _distribution(self, arrays: Mapping[str, np.ndarray], rows: int) -> Any:
         """The record checks the shapes."""
@@ -189,9 +187,11 @@ class ExactFile(FeatureFile):
         top, number = [arrays[name] for name in names if name in arrays], self._facts.get("num_classes")
         if not top:
             return None
-        if [each.dtype.kind for each in top] != ["u", "f", "f"] or type(number) is not int:
+        if [each.dtype.kind for each in top] != ["u", "f", "f"] or type(number) is not int or number > _MOST_CLASSES:
             raise EntryError("decode", "missing array", "its top-k probabilities are not whole")
         ids, probabilities, rest = top
+        if ids.max(initial=0) > number:
+            raise EntryError("record", "bad value", f"top_k_class_ids has {ids.max()}, of {number} classes")
         return TopKDistribution(
             ids.astype(np.uint16), probabilities.astype(np.float16), rest.astype(np.float16), number
         )
@@ -210,17 +210,13 @@ def shard_files(path: Path, suffix: str) -> list[Path]:
     return found
 
 
-def read_facts(data: bytes | None, path: Path) -> dict[str, Any]:
-    """The facts of a file, {} where it has none; ValueError where they are damaged."""
-    if data is None:
-        return {}
+def json_object(data: bytes, most: int) -> dict[str, Any] | None:
+    """None for what is none, or has more bytes."""
     try:
-        facts = json.loads(data) if len(data) <= _MOST_FACTS else None
+        found = json.loads(data) if len(data) <= most else None
     except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict) or not all(type(facts.get(name, 0)) is int for name in ("shard", "shards")):
-        raise ValueError(f"{path}: its facts of a store are damaged; export it again")
-    return facts
+        return None
+    return found if isinstance(found, dict) else None
 
 
 class ExactFormat(FeatureFormat):
@@ -236,6 +232,18 @@ class ExactFormat(FeatureFormat):
     facts: Mapping[str, Any] = {}
     texts: Callable[[str], Annotation] | None = None
     dtype: str | None = None
+
+    def looks_like(self, path: Path) -> bool:
+        try:
+            first = shard_files(path, self.suffixes[0])[0]
+            with open_regular_file(first) as file:
+                return self._begins(file, first)
+        except (OSError, ValueError):
+            return False
+
+    @abstractmethod
+    def _begins(self, file: BufferedReader, path: Path) -> bool:
+        """Whether a file is one of these; OSError or ValueError where it is none."""
 
     def of_store(
         self, facts: Mapping[str, Any], texts: Callable[[str], Annotation] | None, dtype: str | None
@@ -253,18 +261,16 @@ class ExactFormat(FeatureFormat):
             facts["num_classes"] = first.class_distribution.num_classes
         return json.dumps(facts | dict(self.facts), sort_keys=True).encode("ascii")
 
-    def _names(self, ids: np.ndarray | None, names: Sequence[str] | None) -> list[str] | None:
-        return None if ids is None or names is None else [name_of(each, names, "class") for each in ids.tolist()]
+    def _arrays_of(self, record: RegionRecord) -> dict[str, np.ndarray]:
+        return arrays_of(record, self.dtype)
 
-    def _texts_of(self, image_id: str) -> Annotation:
-        return Annotation(image_id, (), ()) if self.texts is None else self.texts(image_id)
-
-
-def once(records: Iterable[RegionRecord]) -> Iterator[RegionRecord]:
-    """Passes records on; ValueError when an image comes twice."""
-    seen: set[str] = set()
-    for record in records:
-        if record.image_id in seen:
-            raise ValueError(f"image id {record.image_id!r} comes twice; ids are unique in a file")
-        seen.add(record.image_id)
-        yield record
+    def _words_of(self, record: RegionRecord) -> dict[str, Any]:
+        """What is not in arrays: id, size, and names and texts, None where there are none."""
+        found: dict[str, Any] = {"image_id": record.image_id, "width": record.width, "height": record.height}
+        kinds = ("class", record.class_ids, self.classes), ("attribute", record.attribute_ids, self.attributes)
+        for (kind, ids, names), name in zip(kinds, ("classes", "attributes"), strict=True):
+            found[name] = (
+                None if ids is None or names is None else [name_of(each, names, kind) for each in ids.tolist()]
+            )
+        texts = Annotation(record.image_id, (), ()) if self.texts is None else self.texts(record.image_id)
+        return found | {name: list(getattr(texts, name)) for name in TEXTS}

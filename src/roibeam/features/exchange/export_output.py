@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -108,6 +108,12 @@ def _leftover(path: Path, *, folder: bool, usable: bool) -> tuple[int, Path] | N
             pass  # its writer lives
         os.close(descriptor)
     return found
+
+
+def remove_others(folder: Path, kept: Iterable[str]) -> None:
+    """Removes what a stopped export of another layout left in a folder."""
+    for left in {*folder.iterdir()} - {folder / name for name in kept}:
+        _remove(left)
 
 
 def _remove(aside: Path) -> None:

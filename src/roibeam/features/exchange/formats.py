@@ -37,6 +37,7 @@ class FeatureFormat(ABC):
         goes_on: whether a stopped export can be gone on with.
         numbered: whether images are named by the number that ends their ids; other ids stay.
         takes_empty: whether it has a place for records without regions; else they are left out.
+        repeats: whether an image may come twice.
         classes, attributes: names in id order that `write` uses, where files of the format have names; None for ids.
     """
 
@@ -47,7 +48,7 @@ class FeatureFormat(ABC):
     file: type[FeatureFile]
     why_suffix: str = ""
     is_file = goes_on = takes_empty = True
-    numbered = False
+    numbered = repeats = False
     classes: Sequence[str] | None = None
     attributes: Sequence[str] | None = None
 
@@ -73,12 +74,13 @@ class FeatureFormat(ABC):
         Raises:
             ValueError: when `path` exists, or a record does not fit the format.
         """
-        layout = self.layout_named(layout)
+        if layout and layout not in self.layouts:
+            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(self.layouts)}")
         if self.why_suffix and path.suffix not in self.suffixes:
             raise ValueError(f"{path}: {self.why_suffix}; give a name that ends in {self.suffixes[0]}")
         losses: Counter[str] = Counter()
         with atomic_path(path, folder=not self.is_file, goes_on=self.goes_on) as aside:
-            self._write(self._fitting(records, losses), aside, layout, losses)
+            self._write(self._fitting(records, losses), aside, layout or self.layouts[0], losses)
         return {field: count for field, count in losses.items() if count}
 
     def name_of(self, image_id: str) -> str:
@@ -94,8 +96,9 @@ class FeatureFormat(ABC):
                 continue
             name = self.name_of(record.image_id)
             if name in names:
-                raise ValueError(f"image id {record.image_id!r}: another one becomes {name} already; export them apart")
-            names |= {name} if self.numbered else set()
+                again = f"another one becomes {name} already; export them apart" if self.numbered else "comes twice"
+                raise ValueError(f"image id {record.image_id!r}: {again}")
+            names |= set() if self.repeats else {name}
             losses["image id"] += name != record.image_id
             yield record if name == record.image_id else replace(record, image_id=name)
 
@@ -108,12 +111,6 @@ class FeatureFormat(ABC):
         found = copy.copy(self)
         found.classes, found.attributes = classes, attributes
         return found
-
-    def layout_named(self, layout: str | None) -> str:
-        """A layout that `write` takes, None for the default; ValueError for a name that is none."""
-        if layout and layout not in self.layouts:
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(self.layouts)}")
-        return layout or self.layouts[0]
 
 
 # Name -> module with `FORMAT`, or what stands after a colon, in the order in which files are matched: those with slow

@@ -162,8 +162,6 @@ ImageOf = Callable[[h5py.h5g.GroupID, bytes, int], bytes | None]
 
 
 class H5File(FeatureFile):
-    """A file, opened; see `FeatureFile`."""
-
     def _open(self) -> None:
         self._file = open_h5(self.path)
 

@@ -9,8 +9,6 @@ per image, and a pickled list of the images under `keys`.
 import bisect
 import logging
 import os
-import shutil
-from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -22,6 +20,7 @@ import numpy as np
 
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import EntryError, described
+from roibeam.features.exchange.export_output import remove_others
 from roibeam.features.exchange.npy_files import plain_pickle
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.record.fingerprint import ABSENT
@@ -189,9 +188,7 @@ class LmdbOutput:
     def __init__(self, folder: Path, *, commit_bytes: int = COMMIT_BYTES) -> None:
         self._folder = folder
         folder.mkdir(exist_ok=True)
-        for other in folder.iterdir():
-            if other.name != DATA_FILE_NAME:  # a stopped export of another kind
-                shutil.rmtree(other) if other.is_dir() else other.unlink()
+        remove_others(folder, [DATA_FILE_NAME])
         try:
             self._lmdb = self._open(commit_bytes)
         except lmdb.Error:  # killed before LMDB had made it
@@ -274,7 +271,7 @@ class LmdbFile(FeatureFile):
 
 
 class PickledEntries(LmdbFile):
-    """One such file, opened; formats add how a dict becomes a record.
+    """One such file, opened.
 
     An id that the key list names and the file does not hold is in `letters`. One that the list does not name is an
     entry like any other: the consumers' code does not see it, but its values are there.
@@ -291,17 +288,13 @@ class PickledEntries(LmdbFile):
         self.key_list = self._read_key_list()
         super()._scan()
 
-    @abstractmethod
-    def _record(self, image_id: str, item: dict[str, Any], dtype: str) -> RegionRecord:
-        """The record of a dict; EntryError when it gives none."""
+    def _item(self, entry: int) -> dict[str, Any]:
+        return item_in(self._value(entry))
 
-    def _read(self, entry: int, dtype: str) -> RegionRecord:
-        return self._record(self._ids[entry].decode("utf-8"), item_in(self._value(entry)), dtype)
-
-    def _check_id(self, image_id: str, stated: Any) -> None:
+    def _check_id(self, entry: int, stated: Any) -> None:
         """Refuses a dict of another image, in a file whose first dict names the image as its key does (some do not)."""
         text = stated.decode("utf-8", "replace") if isinstance(stated, bytes) else stated
-        agree = isinstance(text, (str, int)) and str(text) == image_id
+        agree = isinstance(text, (str, int)) and str(text).encode("utf-8", "surrogatepass") == self._ids[entry]
         if self._ids_agree and not agree:
             raise EntryError(
                 "record", "another image id", f"its value says it is of {printable(described(stated))}; is it damaged?"

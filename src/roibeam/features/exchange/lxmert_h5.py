@@ -19,17 +19,7 @@ import numpy as np
 
 from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_file import usable_id
-from roibeam.features.exchange.entry_record import (
-    EntryError,
-    RegionClasses,
-    attributes_or_zeros,
-    float32_array,
-    id_array,
-    image_size,
-    score_array,
-    with_attributes,
-    without_classes,
-)
+from roibeam.features.exchange.entry_record import EntryError, attributes_or_zeros, float32_array, image_size
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.h5_files import (
     H5_ERRORS,
@@ -44,7 +34,6 @@ from roibeam.features.exchange.h5_files import (
 from roibeam.features.record.region_record import RegionRecord
 
 _GROUP_BYTES = 2**15  # of a group and its eight datasets, with the tree of names above it
-_CLASSES, _ATTRIBUTES = (b"obj_id", b"obj_conf"), (b"attr_id", b"attr_conf")
 
 
 def _image_of(group: h5py.h5g.GroupID, name: bytes, kind: int) -> bytes | None:
@@ -54,15 +43,13 @@ def _image_of(group: h5py.h5g.GroupID, name: bytes, kind: int) -> bytes | None:
 
 
 class LxmertH5(H5File):
-    """A file, opened; see `FeatureFile`."""
-
     layout = "group-per-image"
     _has_classes: bool | None = None  # None: set by the first group
 
     def _scan(self) -> None:
         self._take_ids(enumerate(self._keys(_image_of)), usable_id)
         record = self._first_record("an HDF5 file with a group per image (features, boxes, img_w, img_h)")
-        self._has_classes = has_member(h5py.h5g.open(self._file.id, record.image_id.encode()), _CLASSES[0])
+        self._has_classes = has_member(h5py.h5g.open(self._file.id, record.image_id.encode()), b"obj_id")
         if self._has_classes:
             self.details["classes"] = "obj_id"
         if record.attribute_ids is not None:
@@ -74,33 +61,19 @@ class LxmertH5(H5File):
         except H5_ERRORS as error:
             raise EntryError("read", "damaged", f"cannot be opened: {error}") from None
         features = self._reading.features(read_dataset(group, b"features"), "features", columns=self._dim)
-        num_regions = len(features)
-        boxes = float32_array(read_dataset(group, b"boxes"), "boxes", rows=num_regions, columns=4)
-        height, width = image_size(lambda name: read_dataset(group, name.encode()), ("img_h", "img_w"))
-        classes = self._classes(group, num_regions)
-        return self._made(entry, (height, width), boxes, features, classes, dtype)
 
-    def _classes(self, group: h5py.h5g.GroupID, num_regions: int) -> RegionClasses:
-        has_classes = has_member(group, _CLASSES[0]) if self._has_classes is None else self._has_classes
-        classes = without_classes(num_regions)
-        if has_classes:
-            ids, scores = _ids_and_scores(group, _CLASSES, num_regions)
-            classes = RegionClasses(self._reading.class_ids(ids, _CLASSES[0].decode()), scores)
-        if has_classes and has_member(group, _ATTRIBUTES[0]):
-            classes = with_attributes(classes, *_ids_and_scores(group, _ATTRIBUTES, num_regions))
-        return classes
+        def value_of(name: str) -> np.ndarray | None:
+            return read_dataset(group, name.encode())
 
-
-def _ids_and_scores(
-    group: h5py.h5g.GroupID, names: tuple[bytes, bytes], num_regions: int
-) -> tuple[np.ndarray, np.ndarray]:
-    ids = id_array(read_dataset(group, names[0]), names[0].decode(), num_regions)
-    return ids, score_array(read_dataset(group, names[1]), names[1].decode(), num_regions)
+        boxes = float32_array(value_of("boxes"), "boxes", rows=len(features), columns=4)
+        sides, classes = image_size(value_of, ("img_h", "img_w")), None
+        if has_member(group, b"obj_id") if self._has_classes is None else self._has_classes:
+            attributes = "attr" if has_member(group, b"attr_id") else None
+            classes = self._reading.stated_classes(value_of, len(features), "obj", attributes)
+        return self._made(entry, sides, boxes, features, classes, dtype)
 
 
 class LxmertH5Format(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "lxmert-h5"
     title = "HDF5 with a group per image (LXMERT features of volta and VL-T5)"
     suffixes = (".h5", ".hdf5")
@@ -117,27 +90,27 @@ class LxmertH5Format(FeatureFormat):
         with h5_output(path) as (file, reserve):
             for record in records:
                 count_losses(losses, record, None, held=("classes", "attributes"))
-                reserve(_most_bytes(record))
-                _write_group(file, record)
+                check_name(file, record.image_id)
+                arrays = _arrays(record)
+                names = 64 * len(record.image_id.encode())
+                reserve(sum(each.nbytes for each in arrays.values()) + names + _GROUP_BYTES)
+                group = file.create_group(record.image_id)
+                for name, array in arrays.items():
+                    group[name] = array
 
 
-def _most_bytes(record: RegionRecord) -> int:
-    """Room to take before a record is written: HDF5 crashes when a disk is full, at the latest when it is closed."""
-    return record.num_regions * (4 * record.features.shape[1] + 64) + 64 * len(record.image_id.encode()) + _GROUP_BYTES
-
-
-def _write_group(file: h5py.File, record: RegionRecord) -> None:
-    check_name(file, record.image_id)
-    group = file.create_group(record.image_id)
+def _arrays(record: RegionRecord) -> dict[str, np.ndarray]:
     ids, scores = attributes_or_zeros(record)
-    group["features"] = record.features.astype(np.float32)
-    group["obj_id"] = record.class_ids.astype(np.int64)
-    group["obj_conf"] = record.class_scores
-    group["attr_id"] = ids.astype(np.int64)
-    group["attr_conf"] = scores
-    group["boxes"] = record.boxes
-    group["img_w"] = record.width
-    group["img_h"] = record.height
+    return {
+        "features": record.features.astype(np.float32),
+        "obj_id": record.class_ids.astype(np.int64),
+        "obj_conf": record.class_scores,
+        "attr_id": ids.astype(np.int64),
+        "attr_conf": scores,
+        "boxes": record.boxes,
+        "img_w": np.array(record.width),
+        "img_h": np.array(record.height),
+    }
 
 
 FORMAT = LxmertH5Format()

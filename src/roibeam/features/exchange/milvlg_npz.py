@@ -24,10 +24,7 @@ from roibeam.features.exchange.entry_record import (
     RegionClasses,
     float32_array,
     float_array,
-    id_array,
     image_size,
-    score_array,
-    with_attributes,
     without_classes,
 )
 from roibeam.features.exchange.export_output import ContinuedFolder
@@ -37,12 +34,9 @@ from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
 _SUFFIX = ".npz"
 _NAMES = ("x", "bbox", "image_h", "image_w", "height", "width", "info")
-_LAYOUTS = ("milvlg", "openvqa", "gqa")
 
 
 class MilvlgNpz(ImageFolder):
-    """A folder, opened; see `FeatureFile`."""
-
     suffix = _SUFFIX
     _has_classes: bool | None = None  # None: set by the first file
 
@@ -69,20 +63,20 @@ class MilvlgNpz(ImageFolder):
         features = values["x"].T if layout == "openvqa" else values["x"]
         features = float_array(features, "x", rows=len(boxes), columns=self._dim)
         sides = ("height", "width") if layout == "gqa" else ("image_h", "image_w")
-        height, width = image_size(values.get, sides)
         classes = self._classes(values.get("info", {}), len(boxes))
-        record = self._made(entry, (height, width), boxes, features, classes, dtype)
+        record = self._made(entry, image_size(values.get, sides), boxes, features, classes, dtype)
         self.layout = self.layout or layout
         return record
 
     def _classes(self, info: Any, num_regions: int) -> RegionClasses:
         if not isinstance(info, dict):
             raise EntryError("decode", "wrong type", f"info is a {type(info).__name__}, expected a dict")
-        has_classes = "objects_id" in info if self._has_classes is None else self._has_classes
-        if not has_classes:
+        if not ("objects_id" in info if self._has_classes is None else self._has_classes):
             return without_classes(num_regions)
-        classes = _classes_of(info, num_regions)
-        return classes._replace(class_ids=self._reading.class_ids(classes.class_ids, "info.objects_id"))
+        attributes = "info.attrs" if "attrs_id" in info else None
+        return self._reading.stated_classes(
+            lambda name: info.get(name.removeprefix("info.")), num_regions, "info.objects", attributes
+        )
 
     def _layout_of(self, values: dict[str, Any], num_boxes: int) -> str:
         x = values["x"]
@@ -99,21 +93,10 @@ class MilvlgNpz(ImageFolder):
         return self.layout if unclear else "openvqa" if x.shape[1] == num_boxes else "milvlg"
 
 
-def _classes_of(info: dict[str, Any], num_regions: int) -> RegionClasses:
-    def pair(kind: str) -> tuple[np.ndarray, np.ndarray]:
-        ids = id_array(info.get(f"{kind}_id"), f"info.{kind}_id", num_regions)
-        return ids, score_array(info.get(f"{kind}_conf"), f"info.{kind}_conf", num_regions)
-
-    classes = RegionClasses(*pair("objects"))
-    return with_attributes(classes, *pair("attrs")) if "attrs_id" in info else classes
-
-
 class MilvlgNpzFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "milvlg-npz"
     title = "folder with an .npz per image (MILVLG bottom-up-attention.pytorch, openvqa)"
-    layouts = _LAYOUTS
+    layouts = ("milvlg", "openvqa", "gqa")
     file = MilvlgNpz
     is_file = False
 

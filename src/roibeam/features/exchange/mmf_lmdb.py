@@ -21,30 +21,26 @@ import numpy as np
 from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_record import EntryError, rows_of_classes
 from roibeam.features.exchange.formats import FeatureFormat
-from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, first_item, item_in, write_pickled_entries
+from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, first_item, write_pickled_entries
 from roibeam.features.exchange.mmf_npy import MmfDicts, mmf_dict
 from roibeam.features.record.region_record import RegionRecord
 
-_LAYOUTS = ("background", "foreground")
 _SUFFIX = ".lmdb"
 
 
 class MmfLmdb(PickledEntries):
-    """See `FeatureFile`."""
-
     def _scan(self) -> None:
         super()._scan()
-        self._dicts = MmfDicts(
-            lambda entry: _features_and_dict(item_in(self._value(entry)))[1], len(self._ids), self._reading
-        )
+        self._dicts = MmfDicts(lambda entry: _features_and_dict(self._item(entry))[1], len(self._ids), self._reading)
         record = self._first_record("MMF's LMDB (a pickled dict with features, bbox, image_height, ...)")
         self._dicts.feature_dim = record.features.shape[1]
         self.layout = "foreground" if self._dicts.form == "foreground" else "background"
-        self.details = self._dicts.details | {"layout": self.layout, "key_list": self.key_list}
+        self.details = self._dicts.details | {"key_list": self.key_list}
 
-    def _record(self, image_id: str, item: dict[str, Any], dtype: str) -> RegionRecord:
-        self._check_id(image_id, item.get("feature_path"))
-        return self._dicts.record(image_id, *_features_and_dict(item), dtype=dtype)
+    def _read(self, entry: int, dtype: str) -> RegionRecord:
+        item = self._item(entry)
+        self._check_id(entry, item.get("feature_path"))
+        return self._dicts.record(self._ids[entry].decode(), *_features_and_dict(item), dtype=dtype)
 
 
 def _features_and_dict(item: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -55,12 +51,10 @@ def _features_and_dict(item: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 class MmfLmdbFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "mmf-lmdb"
     title = "LMDB of pickled dicts with feature_path and bbox (MMF lmdb_conversion.py)"
     suffixes = (_SUFFIX,)
-    layouts = _LAYOUTS
+    layouts = ("background", "foreground")
     file = MmfLmdb
     why_suffix = f"MMF takes a path for an LMDB only when it ends in {_SUFFIX}"
     is_file = takes_empty = False
@@ -70,8 +64,6 @@ class MmfLmdbFormat(FeatureFormat):
         return "features" in item and ("feature_path" in item or "bbox" in item) and "boxes" not in item
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
-        """Features are float32, lossless from float16 and bfloat16."""
-
         def item(record: RegionRecord) -> dict[str, Any]:
             if ".npy" in record.image_id:
                 raise ValueError(f"image id {record.image_id!r}: MMF cuts names at '.npy'; rename the image")

@@ -149,12 +149,9 @@ def mmf_dict(record: RegionRecord, *, background: bool) -> dict[str, Any]:
 
 
 _SUFFIX, _INFO_SUFFIX = ".npy", "_info.npy"
-_LAYOUTS = ("background", "foreground", "vilbert-mt")
 
 
 class MmfNpy(ImageFolder):
-    """A folder, opened; see `FeatureFile`."""
-
     suffix, companion = _SUFFIX, _INFO_SUFFIX
     _in_one_file: bool | None = None
 
@@ -202,11 +199,9 @@ class MmfNpy(ImageFolder):
 
 
 class MmfNpyFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "mmf-npy"
     title = "folder with .npy files per image (MMF with _info.npy, ViLBERT multi-task)"
-    layouts = _LAYOUTS
+    layouts = ("background", "foreground", "vilbert-mt")
     file = MmfNpy
     is_file = False
 
@@ -215,7 +210,6 @@ class MmfNpyFormat(FeatureFormat):
         return others is None and first_file(path, _SUFFIX, companion=_INFO_SUFFIX) is not None
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
-        """Features are float32, lossless from float16 and bfloat16."""
         held = () if layout == "vilbert-mt" else ("classes",)
         with ContinuedFolder(path) as output:
             for record in records:

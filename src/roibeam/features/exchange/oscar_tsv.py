@@ -20,7 +20,6 @@ names are numbers, as those of a store without names, they are the ids.
 
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -42,7 +41,7 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
-from roibeam.features.exchange.export_output import ContinuedFile
+from roibeam.features.exchange.export_output import ContinuedFile, remove_others
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, nested_objects
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.folders.durable_files import sha256_of
@@ -195,7 +194,6 @@ class OscarTsv(_JoinedTsv):
             + self._other_format()
         )
         self.details |= {
-            "layout": self.layout,
             "boxes": "normalised" if self._in_shares else "pixels",
             "classes": "class" if self._labels or self.layout == "predictions" else ABSENT,
             "attributes": ABSENT if record.attribute_ids is None else "attributes",
@@ -444,19 +442,14 @@ class OscarTsvFormat(FeatureFormat):
         held = ("classes", "attributes") if labels == _PREDICTIONS else ("classes",)
         lines = [*filter(None, [_FEATURES.get(layout)]), labels, _SIZES]
         names = [*lines, *map(_index_name, lines), *filter(None, [_PLACES.get(layout)])]
-        for left in {*path.iterdir()} - {path / name for name in names}:  # by a stopped export of another layout
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        seen: set[str] = set()
+        remove_others(path, names)
         with ExitStack() as opened:
             for name in names:
                 (path / name).touch()
             files = {name: opened.enter_context(ContinuedFile(path / name)) for name in names}
-            offsets = dict.fromkeys(lines, 0)
+            offsets, number = dict.fromkeys(lines, 0), -1
             for number, record in enumerate(records):
                 check_key(record.image_id)
-                if record.image_id in seen:
-                    raise ValueError(f"image id {record.image_id!r} comes twice; ids are unique in a file")
-                seen.add(record.image_id)
                 count_losses(losses, record, None, held=held)
                 if layout in _PLACES:
                     place = offsets[lines[0]] if layout == "vqa" else number
@@ -470,7 +463,7 @@ class OscarTsvFormat(FeatureFormat):
                     files[_index_name(name)].write(b"%d\n" % offsets[name])
                     offsets[name] += len(data)
             if layout in _PLACES:
-                files[_PLACES[layout]].write(b"}" if seen else b"{}")
+                files[_PLACES[layout]].write(b"{}" if number < 0 else b"}")
 
     def _line(self, layout: str, name: str, record: RegionRecord) -> str:
         """What follows the key in a file."""

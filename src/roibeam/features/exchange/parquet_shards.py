@@ -25,7 +25,8 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +36,8 @@ import numpy as np
 
 from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_file import usable_id
-from roibeam.features.exchange.entry_record import EntryError, image_size
-from roibeam.features.exchange.exact_records import ARRAYS, ExactFile, ExactFormat, arrays_of, once, shard_files
+from roibeam.features.exchange.entry_record import EntryError
+from roibeam.features.exchange.exact_records import ARRAYS, SIDES, TEXTS, ExactFile, ExactFormat
 from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import first_line
@@ -47,10 +48,9 @@ else:
     pa = lazy_loader.load("pyarrow")
 
 _GROUP_BYTES, _GROUP_ROWS = 2**25, 1000
-_SIDES = ("height", "width")
-_TEXTS = ("captions", "labels")
 _MAGIC, _MOST_FOOTER, _FACTS = b"PAR1", 2**24, b"roibeam"
-_MOST_MEMORY, _MOST_ANSWERED = 2**30, 2**29  # bytes: of the child, beyond Python and pyarrow; of a column
+# Bytes: of the child, beyond Python and pyarrow; of a column; of all columns of a row group.
+_MOST_MEMORY, _MOST_ANSWERED, _MOST_HELD = 2**30, 2**29, 2**30
 # Other pools reserve gigabytes of addresses, which the limit counts; the folder of the call may have a decoy of ours.
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "PYTHONSAFEPATH": "1"}
 _ADVICE = "copy it again, or write it with smaller row groups"
@@ -58,67 +58,65 @@ _MODULE = "roibeam.features.exchange.parquet_shards"
 
 
 class ParquetShards(ExactFile):
-    """A file or a folder of shards, opened; see `FeatureFile`."""
-
     suffix = ".parquet"
 
     def _open(self) -> None:
         self._process = _Process()
         self._group = -1
-        self._columns: dict[str, _Column] = {}
+        self._held: dict[str, _Column] = {}
 
     def _scan(self) -> None:
         facts: list[tuple[Path, bytes | None]] = []
         names: list[bytes] = []
-        self._groups: list[tuple[Path, int]] = []
+        self._groups: list[tuple[Path, int, list[str]]] = []  # file, number in it, columns of the file
         self._starts = array("q")
-        self._names: Sequence[str] = ()
         for path in self._paths:
             open_regular_file(path).close()
             try:
                 told = self._process.describe(path)
-                missing = {"image_id", "boxes", "features", *_SIDES} - set(told["columns"])
+                missing = {"image_id", "boxes", "features", *SIDES} - set(told["columns"])
                 if missing:
                     raise ValueError(f"has no column {min(missing)!r}; `store export --format parquet` writes it")
                 for group in range(len(told["rows"])):
                     self._starts.append(len(names))
-                    self._groups.append((path, group))
+                    self._groups.append((path, group, told["columns"]))
                     texts = _texts(self._process.column(path, group, "image_id"))
                     names += [b"" if each is None else each.encode("utf-8", "surrogatepass") for each in texts]
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from None
-            self._names = told["columns"]
-            facts.append((path, told["facts"]))
+            facts.append((path, None if told["facts"] is None else bytes.fromhex(told["facts"])))
         self._take_facts(facts)
         self._rows = self._take_ids(enumerate(names), usable_id)
-        self._describe(self._names)
+        self._describe(set.intersection(*(set(columns) for _, _, columns in self._groups)) if names else ())
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         row = self._rows[entry]
         number = bisect_right(self._starts, row) - 1
         if number != self._group:
-            path, group = self._groups[number]
-            self._group, names = -1, [name for name in (*ARRAYS, *_SIDES) if name in self._names]
-            self._columns = {}
-            self._columns = {name: _Column(self._process.column(path, group, name), name) for name in names}
+            (path, group, columns), left = self._groups[number], _MOST_HELD
+            self._group, self._held = -1, {}
+            for name in (each for each in (*ARRAYS, *SIDES) if each in columns):
+                column = self._process.column(path, group, name)
+                left -= column.nbytes
+                if left < 0:
+                    raise EntryError("decode", "damaged", f"its row group unpacks to over 1 GiB; {_ADVICE}")
+                self._held[name] = _Column(column, name)
             self._group = number
-        values = {name: column.row(row - self._starts[number]) for name, column in self._columns.items()}
-        size = image_size(values.get, _SIDES)
+        values = {name: column.row(row - self._starts[number]) for name, column in self._held.items()}
         arrays = {name: array for name, array in values.items() if name in ARRAYS and array is not None}
-        return self._record(self._ids[entry].decode("utf-8"), size, arrays, dtype)
+        return self._record(entry, values, arrays, dtype)
 
     def annotations(self) -> Iterator[Annotation]:
-        names = [name for name in _TEXTS if name in self._names]
-        for path, group in self._groups if names else ():
+        for path, group, columns in self._groups:
+            names = [name for name in TEXTS if name in columns]
+            if not names:
+                continue
             texts = [_texts(self._process.column(path, group, name)) for name in ("image_id", *names)]
             for image_id, *row in zip(*texts, strict=True):
-                found = dict(zip(names, row, strict=True))
-                captions, labels = (tuple(map(str, found.get(name) or ())) for name in _TEXTS)
-                if captions or labels:
-                    yield Annotation(str(image_id), captions, labels)
+                yield from self._annotations_of(str(image_id), dict(zip(names, row, strict=True)))
 
     def _place(self, entry: int) -> str:
-        path, _ = self._groups[bisect_right(self._starts, self._rows[entry]) - 1]
+        path, _, _ = self._groups[bisect_right(self._starts, self._rows[entry]) - 1]
         return f"{path}:{self._ids[entry].decode('utf-8')}"
 
     def _close(self) -> None:
@@ -183,24 +181,18 @@ class _Column:
 
 
 class ParquetFormat(ExactFormat):
-    """See `FeatureFormat`."""
-
     name = "parquet"
     title = "parquet with a row per image (Hugging Face datasets, polars, DuckDB, Ray, pandas)"
     suffixes = (".parquet",)
     file = ParquetShards
     goes_on = False
 
-    def looks_like(self, path: Path) -> bool:
-        try:
-            with open_regular_file(shard_files(path, ParquetShards.suffix)[0]) as file:
-                begins = file.read(4) == _MAGIC
-                file.seek(-8, os.SEEK_END)
-                num_bytes = int.from_bytes(file.read(4), "little")
-                file.seek(-8 - min(num_bytes, _MOST_FOOTER), os.SEEK_END)
-                footer = file.read(_MOST_FOOTER)
-        except (OSError, ValueError):
-            return False
+    def _begins(self, file: BufferedReader, path: Path) -> bool:
+        begins = file.read(4) == _MAGIC
+        file.seek(-8, os.SEEK_END)
+        num_bytes = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - min(num_bytes, _MOST_FOOTER), os.SEEK_END)
+        footer = file.read(_MOST_FOOTER)
         return begins and all(name in footer for name in (b"image_id", b"boxes", b"features"))
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
@@ -208,7 +200,7 @@ class ParquetFormat(ExactFormat):
 
         writer: Any = None
         try:
-            for batch in self.batches(once(records)):
+            for batch in self.batches(records):
                 if writer is None:
                     # Where few values differ; the bits of bfloat16 would take four bytes without.
                     schema = batch.schema
@@ -226,7 +218,7 @@ class ParquetFormat(ExactFormat):
         rows: list[dict[str, Any]] = []
         schema, num_bytes = None, 0
         for record in records:
-            rows.append(self._row(record))
+            rows.append(self._words_of(record) | self._arrays_of(record))
             num_bytes += sum(each.nbytes for each in rows[-1].values() if isinstance(each, np.ndarray))
             schema = schema or self._schema(record, rows[0])
             if num_bytes >= _GROUP_BYTES or len(rows) >= _GROUP_ROWS:
@@ -235,15 +227,6 @@ class ParquetFormat(ExactFormat):
         if rows:
             yield _batch(rows, schema)
 
-    def _row(self, record: RegionRecord) -> dict[str, Any]:
-        texts = self._texts_of(record.image_id)
-        return {
-            "image_id": record.image_id, "width": record.width, "height": record.height,
-            "classes": self._names(record.class_ids, self.classes),
-            "attributes": self._names(record.attribute_ids, self.attributes),
-            "captions": list(texts.captions), "labels": list(texts.labels), **arrays_of(record, self.dtype),
-        }  # fmt: skip
-
     def _schema(self, record: RegionRecord, row: Mapping[str, Any]) -> pa.Schema:
         """Columns by the first record; those of attributes are always there."""
         texts, ids, scores = pa.list_(pa.string()), pa.list_(pa.uint16()), pa.list_(pa.float32())
@@ -251,7 +234,7 @@ class ParquetFormat(ExactFormat):
             "image_id": pa.string(), "width": pa.int32(), "height": pa.int32(), "boxes": None, "class_ids": None,
             "classes": texts if self.classes else None, "class_scores": None, "attribute_ids": ids,
             "attributes": texts if self.attributes else None, "attribute_scores": scores, **dict.fromkeys(ARRAYS),
-            **(dict.fromkeys(_TEXTS, texts) if self.texts else {}),
+            **(dict.fromkeys(TEXTS, texts) if self.texts else {}),
         }  # fmt: skip
         for name, values in row.items():
             if isinstance(values, np.ndarray):
@@ -310,9 +293,8 @@ class _Process:
         self._child: subprocess.Popen[bytes] | None = None
 
     def describe(self, path: Path) -> dict[str, Any]:
-        """{"columns": names, "rows": of each row group, "facts": bytes or None}; EntryError for no whole file."""
-        found = json.loads(self._asked({"path": os.path.abspath(path)}))
-        return found | {"facts": None if found["facts"] is None else bytes.fromhex(found["facts"])}
+        """{"columns": names, "rows": of each row group, "facts": hexadecimal or None}; EntryError for no whole file."""
+        return dict(json.loads(self._asked({"path": os.path.abspath(path)})))
 
     def column(self, path: Path, group: int, name: str) -> pa.Array:
         """A column of a row group; its texts as indices of those that differ. EntryError when it is damaged, or too
@@ -361,7 +343,7 @@ def _answer(request: dict[str, Any]) -> bytes:
         if "group" not in request:
             rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
             facts = (file.schema_arrow.metadata or {}).get(_FACTS)
-            told = {"columns": file.schema_arrow.names, "rows": rows, "facts": facts and facts.hex()}
+            told = {"columns": file.schema_arrow.names, "rows": rows, "facts": None if facts is None else facts.hex()}
             return json.dumps(told).encode("ascii")
     with pq.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True, **limits) as file:
         table = file.read_row_group(request["group"], columns=[request["column"]], use_threads=False)

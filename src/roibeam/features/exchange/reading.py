@@ -6,6 +6,7 @@ an option replaces it, and the numbers of the first entries are only used to dou
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -20,7 +21,11 @@ from roibeam.features.exchange.entry_record import (
     described,
     float32_array,
     float_array,
+    id_array,
+    score_array,
+    with_attributes,
     with_background,
+    without_classes,
 )
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord
@@ -177,6 +182,34 @@ class Reading:
     def num_columns(self, distribution: np.ndarray) -> int:
         """Values in a row of the file, by the class distribution of one of its records."""
         return distribution.shape[1] - (self.background == "none")
+
+    def stated_classes(
+        self,
+        value_of: Callable[[str], Any],
+        num_regions: int,
+        classes: str | None,
+        attributes: str | None,
+        rows: RegionClasses | None = None,
+    ) -> RegionClasses:
+        """Classes of a file that has arrays of ids and of scores.
+
+        Args:
+            value_of: the array of a name.
+            classes, attributes: how the two names begin, "objects" for objects_id and objects_conf; None for none.
+            rows: classes by the rows of probabilities that the file has besides.
+        """
+
+        def both(kind: str) -> tuple[np.ndarray, np.ndarray]:
+            ids, scores = f"{kind}_id", f"{kind}_conf"
+            return id_array(value_of(ids), ids, num_regions), score_array(value_of(scores), scores, num_regions)
+
+        found = rows or without_classes(num_regions)
+        if classes is not None:
+            ids, scores = both(classes)
+            has_rows = found.class_distribution is not None
+            ids = self.stated_ids(ids, found) if has_rows else self.class_ids(ids, f"{classes}_id")
+            found = found._replace(class_ids=ids, class_scores=scores)
+        return found if attributes is None else with_attributes(found, *both(attributes))
 
     def class_ids(self, ids: np.ndarray, name: str) -> np.ndarray:
         """Ids of a file that has no rows of probabilities, as a store counts them: without background."""

@@ -15,7 +15,6 @@ image, and precision beyond float16: features to 11 bits, boxes to 1/2048 of the
 
 import json
 import re
-import shutil
 from array import array
 from collections import Counter
 from collections.abc import Iterable
@@ -31,6 +30,7 @@ from roibeam.features.exchange.entry_record import (
     rows_of_classes,
     score_array,
 )
+from roibeam.features.exchange.export_output import remove_others
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.lmdb_files import DATA_FILE_NAME, LmdbFile, LmdbOutput, first_values
@@ -43,7 +43,6 @@ _SUFFIX = ".npz"
 _NAMES = ("features", "norm_bb", "conf", "soft_labels")
 _DATABASE = re.compile(r"(?P<kind>all|feat_(?P<rule>th.+?|numbb(?P<count>[0-9]{1,5})))(?P<packed>_compressed)?")
 _WRITTEN_RULE = "th0.2_max100_min10"  # defaults of the reader
-_LAYOUTS = ("compressed", "msgpack")
 _MAX_JSON_BYTES = 256 * 2**20
 _SHARE_SLACK = 0.01  # a rounded float16 share of a box that overshoots by a pixel
 _NOT_STATED = -1
@@ -56,7 +55,6 @@ class UniterLmdb(LmdbFile):
     """
 
     list_key, suffix = KEY_LIST, _SUFFIX.encode()
-    _columns: int | None = None
     _has_labels: bool | None = None
 
     def _open(self) -> None:
@@ -70,8 +68,6 @@ class UniterLmdb(LmdbFile):
         counts = self._read_counts()
         key_list = self._read_key_list()
         record = self._first_record("UNITER's LMDB (features and norm_bb in msgpack or npz)")
-        if isinstance(record.class_distribution, np.ndarray):
-            self._columns = self._reading.num_columns(record.class_distribution)
         self.details |= {
             "layout": self.layout,
             "boxes": "normalised",
@@ -193,11 +189,9 @@ def _database_folder(path: Path) -> Path:
 
 
 class UniterLmdbFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "uniter-lmdb"
     title = "LMDB of float16 arrays with its json of counts (UNITER)"
-    layouts = _LAYOUTS
+    layouts = ("compressed", "msgpack")
     file = UniterLmdb
     is_file = takes_empty = False
 
@@ -224,9 +218,7 @@ class UniterLmdbFormat(FeatureFormat):
         counts: dict[str, int] = {}
         pack, ending = (npz_bytes, "_compressed") if layout == "compressed" else (arrays_to_msgpack, "")
         inner = path / f"feat_{_WRITTEN_RULE}{ending}"
-        for other in path.iterdir():
-            if other != inner:  # a stopped export of another layout
-                shutil.rmtree(other) if other.is_dir() else other.unlink()
+        remove_others(path, [inner.name])
         with LmdbOutput(inner) as output:
             for record in records:
                 key = record.image_id + _SUFFIX
@@ -251,11 +243,8 @@ def _float16_arrays(record: RegionRecord, losses: Counter[str]) -> dict[str, np.
             f"record {record.image_id!r}: a feature of {largest:.4g} does not fit float16, which UNITER uses"
         )
     losses["image size"] += (record.height, record.width) != (1, 1)
-    losses["features beyond float16"] += bool((halves.astype(np.float32) != features).any())
-    losses["class scores beyond float16"] += bool(
-        (record.class_scores.astype(np.float16).astype(np.float32) != record.class_scores).any()
-    )
-    losses["boxes beyond float16"] += bool((boxes[:, :4].astype(np.float16).astype(np.float32) != shares).any())
+    for name, exact in (("features", features), ("class scores", record.class_scores), ("boxes", shares)):
+        losses[f"{name} beyond float16"] += bool((exact.astype(np.float16).astype(np.float32) != exact).any())
     arrays = {"features": halves, "norm_bb": boxes.astype(np.float16), "conf": record.class_scores.astype(np.float16)}
     return arrays if rows is None else arrays | {"soft_labels": rows.astype(np.float16)}
 

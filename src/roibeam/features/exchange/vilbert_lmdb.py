@@ -31,21 +31,15 @@ from roibeam.features.exchange.entry_record import (
     base64_bytes,
     base64_text,
     float32_array,
-    id_array,
     image_size,
-    region_record,
     rows_of_classes,
-    score_array,
     whole_number,
-    with_attributes,
-    without_classes,
 )
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, first_item, write_pickled_entries
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
-_LAYOUTS = ("multi-task", "beta", "volta")
 _OPTIONAL = ("cls_prob", "objects_id", "attrs_id")
 
 
@@ -55,58 +49,48 @@ class VilbertLmdb(PickledEntries):
     def _scan(self) -> None:
         super()._scan()
         self._has: frozenset[str] = frozenset()
-        self._widths: dict[str, int] = {}
         record = self._first_record("ViLBERT's LMDB (a pickled dict with boxes, features, image_h, image_w)")
-        self._widths = {"features": record.features.shape[1]}
-        rows = record.class_distribution
-        if isinstance(rows, np.ndarray):
-            self._widths["cls_prob"] = self._reading.num_columns(rows)
         self.details |= {
-            "layout": self.layout,
             "classes": next((name for name in ("objects_id", "cls_prob") if name in self._has), ABSENT),
             "attributes": "attrs_id" if "attrs_id" in self._has else ABSENT,
             **self._reading.details(record),
             "key_list": self.key_list,
         }
 
-    def _record(self, image_id: str, item: dict[str, Any], dtype: str) -> RegionRecord:
+    def _read(self, entry: int, dtype: str) -> RegionRecord:
+        item = self._item(entry)
         layout, prefix = _layout_of(item)
         if self.layout not in ("", layout):
             raise EntryError("decode", "another layout", f"is of layout {layout}, the first entry is of {self.layout}")
-        self._check_id(image_id, item.get(prefix + "_id"))
-        height, width = image_size(item.get, (prefix + "_h", prefix + "_w"))
+        self._check_id(entry, item.get(prefix + "_id"))
+        sides = image_size(item.get, (prefix + "_h", prefix + "_w"))
         stated = None
         if layout != "multi-task" and item.get("num_boxes") is not None:
             stated = whole_number(item["num_boxes"], "num_boxes", 0, MAX_REGIONS)
         boxes = float32_array(_values(item, "boxes", "<f4", 4 * (stated or 0)), "boxes", columns=4)
         if stated not in (None, len(boxes)):
             raise EntryError("decode", "wrong byte count", f"has {len(boxes)} boxes, num_boxes says {stated}")
-        features = self._reading.features(
-            item["features"], "features", rows=len(boxes), columns=self._widths.get("features")
-        )
+        features = self._reading.features(item["features"], "features", rows=len(boxes), columns=self._dim)
         has = frozenset(name for name in _OPTIONAL if item.get(name) is not None)
         if self.layout and has != self._has:
             raise EntryError("decode", "other fields", f"has {sorted(has)}, the first entry has {sorted(self._has)}")
         classes = self._classes(item, has, len(boxes))
-        record = region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
+        record = self._made(entry, sides, boxes, features, classes, dtype)
         if not self.layout and record.num_regions:
             self.layout, self._has = layout, has
         return record
 
     def _classes(self, item: dict[str, Any], has: frozenset[str], num_regions: int) -> RegionClasses:
-        classes = without_classes(num_regions)
+        def value_of(name: str) -> Any:
+            if item.get(name) is None:
+                raise EntryError("read", "missing field", f"has ids but no {name!r}")
+            return _values(item, name, "<i8" if name.endswith("_id") else "<f4", num_regions)
+
+        rows = None
         if "cls_prob" in has:
-            columns = self._widths.get("cls_prob")
-            classes = self._reading.classes_of(item["cls_prob"], "cls_prob", num_regions, columns)
-        if "objects_id" in has:
-            ids, scores = _ids(item, "objects_id", num_regions), _scores(item, "objects_conf", num_regions)
-            has_rows = "cls_prob" in has
-            ids = self._reading.stated_ids(ids, classes) if has_rows else self._reading.class_ids(ids, "objects_id")
-            classes = classes._replace(class_ids=ids, class_scores=scores)
-        if "attrs_id" in has:
-            ids, scores = _ids(item, "attrs_id", num_regions), _scores(item, "attrs_conf", num_regions)
-            classes = with_attributes(classes, ids, scores)
-        return classes
+            rows = self._reading.classes_of(item["cls_prob"], "cls_prob", num_regions, self._columns)
+        classes, attributes = (kind if f"{kind}_id" in has else None for kind in ("objects", "attrs"))
+        return self._reading.stated_classes(value_of, num_regions, classes, attributes, rows)
 
 
 def _layout_of(item: dict[str, Any]) -> tuple[str, str]:
@@ -127,23 +111,11 @@ def _values(item: dict[str, Any], name: str, kind: str, num_values: int) -> Any:
     return value
 
 
-def _ids(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
-    return id_array(_values(item, name, "<i8", num_regions), name, num_regions)
-
-
-def _scores(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
-    if item.get(name) is None:
-        raise EntryError("read", "missing field", f"has ids but no {name!r}")
-    return score_array(_values(item, name, "<f4", num_regions), name, num_regions)
-
-
 class VilbertLmdbFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "vilbert-lmdb"
     title = "LMDB of pickled dicts (vilbert_beta, vilbert-multi-task, volta)"
     suffixes = (".lmdb",)
-    layouts = _LAYOUTS
+    layouts = ("multi-task", "beta", "volta")
     file = VilbertLmdb
     is_file = takes_empty = False
 
@@ -152,7 +124,6 @@ class VilbertLmdbFormat(FeatureFormat):
         return "boxes" in item and "features" in item and ("image_h" in item or "img_h" in item)
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
-        """Features are float32, lossless from float16 and bfloat16."""
         item = _volta_item if layout == "volta" else _beta_item if layout == "beta" else _multi_task_item
         write_pickled_entries(records, path, lambda record: item(record, losses))
 

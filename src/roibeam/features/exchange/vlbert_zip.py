@@ -22,8 +22,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-import numpy as np
-
 from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import (
@@ -36,7 +34,6 @@ from roibeam.features.exchange.entry_record import (
     float32_array,
     float_array,
     image_size,
-    region_record,
     rows_of_classes,
     whole_number,
     without_classes,
@@ -235,11 +232,11 @@ def _utf8(name: bytes, is_utf8: bool) -> bytes:
     return name if is_utf8 or name.isascii() else name.decode("cp437").encode("utf-8")
 
 
-_VERSION, _UTF8_NAMES, _NO_COMPRESSION = 45, 0x0800, 0  # 4.5: zip64
+_VERSION = 45  # 4.5: zip64
 _DATE_1980 = 0x0021  # a fixed time stamp, so that equal records make equal files
 _MODE = 0o100644 << 16  # a plain file, readable by all
 _BY_UNIX = 3 << 8
-_SMALL = 0xFFFFFFFF
+_SMALL = _IN_ZIP64
 
 
 class Writable(Protocol):
@@ -258,9 +255,7 @@ class ZipOutput:
 
     def put(self, name: bytes, data: bytes) -> None:
         """Adds a member, at most 4 GB; names are the caller's to keep apart."""
-        fixed = struct.pack(
-            "<HHHHIII", _UTF8_NAMES, _NO_COMPRESSION, 0, _DATE_1980, zlib.crc32(data), len(data), len(data)
-        )
+        fixed = struct.pack("<HHHHIII", _UTF8, _STORED, 0, _DATE_1980, zlib.crc32(data), len(data), len(data))
         local = struct.pack("<4sH", b"PK\x03\x04", 20) + fixed + struct.pack("<HH", len(name), 0) + name
         wide = self._at >= _SMALL
         extra = struct.pack("<HHQ", 1, 8, self._at) if wide else b""
@@ -278,22 +273,21 @@ class ZipOutput:
         size, end = len(self._list), self._at + len(self._list)
         if self._count >= 0xFFFF or end >= _SMALL:
             fixed = 44, _BY_UNIX | _VERSION, _VERSION, 0, 0, self._count, self._count, size, self._at
-            self._file.write(struct.pack("<4sQHHIIQQQQ", b"PK\x06\x06", *fixed))
-            self._file.write(struct.pack("<4sIQI", b"PK\x06\x07", 0, end, 1))
+            self._file.write(_END64.pack(b"PK\x06\x06", *fixed))
+            self._file.write(_END64_PLACE.pack(b"PK\x06\x07", 0, end, 1))
         count, at = min(self._count, 0xFFFF), min(self._at, _SMALL)
-        self._file.write(struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, count, count, min(size, _SMALL), at, 0))
+        self._file.write(_END.pack(b"PK\x05\x06", 0, 0, count, count, min(size, _SMALL), at, 0))
 
 
 _SUFFIX = ".json"
 _MAX_FIELDS = 100
 _LOOKED_AT = 20
-_LAYOUTS = ("frcnn",)
 
 
 class VlbertZip(FeatureFile):
     """See `FeatureFile`; which fields the file has is what its first usable member has."""
 
-    layout = _LAYOUTS[0]
+    layout = "frcnn"
     before_name = "@/"
     _has: frozenset[str] | None = None
 
@@ -303,12 +297,9 @@ class VlbertZip(FeatureFile):
     def _scan(self) -> None:
         names = ((number, name) for number, name in enumerate(self._zip.names) if not name.startswith(b"__MACOSX/"))
         self._members = self._take_ids(names, _id_of)
-        self._widths: dict[str, int] = {}
         record = self._first_record("VL-BERT's (a json with image_w, image_h, num_boxes, boxes, features)")
-        self._widths["features"] = record.features.shape[1]
         has: frozenset[str] = self._has or frozenset()
         self.details |= {
-            "layout": self.layout,
             "classes": "classes" if "classes" in has else ABSENT,
             "attributes": "attrs" if "attrs" in has else ABSENT,
             **self._reading.details(record),
@@ -327,30 +318,24 @@ class VlbertZip(FeatureFile):
             raise EntryError(
                 "decode", "other fields", f"has {sorted(has)}, the first member has {sorted(self._has or ())}"
             )
-        height, width = image_size(fields.get, ("image_h", "image_w"))
+        sides = image_size(fields.get, ("image_h", "image_w"))
         rows = whole_number(fields.get("num_boxes"), "num_boxes", 0, MAX_REGIONS)
         boxes = array_of_bytes(base64_bytes(_text(fields, "boxes"), "boxes"), "boxes", "<f4", 4 * rows)
         boxes = float32_array(boxes, "boxes", rows=rows, columns=4)
-        features = self._reading.features(
-            _text(fields, "features"), "features", rows=rows, columns=self._widths.get("features")
-        )
+        features = self._reading.features(_text(fields, "features"), "features", rows=rows, columns=self._dim)
         whole = None
         if fields.get("image_box_feature") is not None:
             whole = self._reading.features(_text(fields, "image_box_feature"), "image_box_feature", rows=1)[0]
         classes = self._classes(fields, has, rows)
-        image_id = self._ids[entry].decode("utf-8")
-        record = region_record(image_id, height, width, boxes, features, classes, dtype=dtype, image_feature=whole)
+        record = self._made(entry, sides, boxes, features, classes, dtype, whole)
         if self._has is None and record.num_regions:
             self._has = has
-            if isinstance(record.class_distribution, np.ndarray):
-                self._widths["classes"] = self._reading.num_columns(record.class_distribution)
         return record
 
     def _classes(self, fields: dict[str, JsonScalar], has: frozenset[str], num_regions: int) -> RegionClasses:
         classes = without_classes(num_regions)
         if "classes" in has:
-            columns = self._widths.get("classes")
-            classes = self._reading.classes_of(_text(fields, "classes"), "classes", num_regions, columns)
+            classes = self._reading.classes_of(_text(fields, "classes"), "classes", num_regions, self._columns)
         if "attrs" in has:
             rows = array_of_bytes(base64_bytes(_text(fields, "attrs"), "attrs"), "attrs", "<f4")
             found = classes_from_rows(float_array(rows, "attrs", rows=num_regions), name="attrs")
@@ -393,12 +378,10 @@ def _text(fields: dict[str, JsonScalar], name: str) -> str | memoryview:
 
 
 class VlbertZipFormat(FeatureFormat):
-    """See `FeatureFormat`."""
-
     name = "vlbert-zip"
     title = "zip with a json per image (VL-BERT)"
     suffixes = (".zip",)
-    layouts = _LAYOUTS
+    layouts = ("frcnn",)
     file = VlbertZip
     why_suffix = "VL-BERT finds an archive by '.zip@' in a path"
     takes_empty = False  # the consumers cannot give 0 regions a shape
@@ -422,16 +405,11 @@ class VlbertZipFormat(FeatureFormat):
         return False
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
-        """Features are float32, lossless from float16 and bfloat16."""
-        seen: set[str] = set()
         with ContinuedFile(path) as file:
             output = ZipOutput(file)
             for record in records:
-                if record.image_id in seen:
-                    raise ValueError(f"image id {record.image_id!r} comes twice; ids are unique in a file")
                 if not _is_plain(record.image_id.encode("utf-8")):
                     raise ValueError(f"image id {record.image_id!r} cannot be a name in a zip; rename the image")
-                seen.add(record.image_id)
                 output.put(f"{record.image_id}{_SUFFIX}".encode(), _json(record, losses))
             output.finish()
 

@@ -17,6 +17,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from io import BufferedReader
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,8 @@ import numpy as np
 
 from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, usable_id
-from roibeam.features.exchange.entry_record import EntryError, image_size
-from roibeam.features.exchange.exact_records import ARRAYS, ExactFile, ExactFormat, arrays_of, once, shard_files
+from roibeam.features.exchange.entry_record import EntryError
+from roibeam.features.exchange.exact_records import ARRAYS, MOST_FACTS, ExactFile, ExactFormat, json_object
 from roibeam.features.exchange.export_output import ContinuedFile
 from roibeam.features.exchange.npy_files import npz_bytes, npz_values
 from roibeam.features.folders.durable_files import open_regular_file
@@ -35,14 +36,10 @@ from roibeam.features.record.region_record import RegionRecord
 
 _FACTS = b"__roibeam__/facts"
 _BLOCK = 512
-_MOST_JSON, _MOST_FACTS, _LONGEST_NAME = 2**20, 2**24, 2**12  # bytes
-_TEXTS = ("captions", "labels")
-_SIDES = ("height", "width")
+_MOST_JSON, _LONGEST_NAME = 2**20, 2**12  # bytes
 
 
 class WebDatasetTar(ExactFile):
-    """A file or a folder of shards, opened; see `FeatureFile`."""
-
     suffix = ".tar"
 
     def _open(self) -> None:
@@ -58,8 +55,8 @@ class WebDatasetTar(ExactFile):
             for key, group in samples:
                 found = {name[len(key) + 1 :]: (start, size) for name, start, size in group}
                 if key == _FACTS:
-                    start, size = found[b"json"]
-                    facts[-1] = path, os.pread(file.fileno(), min(size, _MOST_FACTS + 1), start)
+                    start, size = found.get(b"json", (0, 0))
+                    facts[-1] = path, os.pread(file.fileno(), min(size, MOST_FACTS + 1), start)
                 elif b"json" in found and b"npz" in found:
                     names.append(key)
                     places.extend((number, *found[b"json"], *found[b"npz"]))
@@ -78,15 +75,12 @@ class WebDatasetTar(ExactFile):
         arrays = npz_values(self._member(self._samples[entry], 1), ARRAYS)
         if any(not isinstance(array, np.ndarray) for array in arrays.values()):
             raise EntryError("decode", "wrong type", "its .npz holds something else than arrays")
-        return self._record(image_id, image_size(told.get, _SIDES), arrays, dtype)
+        return self._record(entry, told, arrays, dtype)
 
     def _told(self, sample: int) -> dict[str, Any]:
         data = self._member(sample, 0)
-        try:
-            told = json.loads(data) if len(data) <= _MOST_JSON else None
-        except (ValueError, RecursionError):
-            told = None
-        if not isinstance(told, dict):
+        told = json_object(data, _MOST_JSON)
+        if told is None:
             raise EntryError("decode", "bad json", f"its .json of {len(data):,} bytes is no object")
         return told
 
@@ -100,12 +94,7 @@ class WebDatasetTar(ExactFile):
     def annotations(self) -> Iterator[Annotation]:
         for entry in range(len(self._ids)):
             with suppress(EntryError):  # a dead letter
-                told = self._told(self._samples[entry])
-                captions, labels = (
-                    tuple(map(str, told[name])) if isinstance(told.get(name), list) else () for name in _TEXTS
-                )
-                if captions or labels:
-                    yield Annotation(self._ids[entry].decode("utf-8"), captions, labels)
+                yield from self._annotations_of(self._ids[entry].decode("utf-8"), self._told(self._samples[entry]))
 
     def _close(self) -> None:
         for file in self._opened:
@@ -158,36 +147,23 @@ def _name_of(image_id: str) -> str:
 
 
 class WebDatasetFormat(ExactFormat):
-    """See `FeatureFormat`."""
-
     name = "webdataset"
     title = "tar with a .json and a .npz per image (webdataset, Hugging Face datasets)"
     suffixes = (".tar",)
     file = WebDatasetTar
 
-    def looks_like(self, path: Path) -> bool:
-        try:
-            first = shard_files(path, WebDatasetTar.suffix)[0]
-            with open_regular_file(first) as file:
-                name, _, _ = next(members(file.fileno(), first), (b"", 0, 0))
-            return name.endswith((b".json", b".npz"))
-        except (OSError, ValueError):
-            return False
+    def _begins(self, file: BufferedReader, path: Path) -> bool:
+        name, _, _ = next(members(file.fileno(), path), (b"", 0, 0))
+        return name.endswith((b".json", b".npz"))
 
     def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
         with ContinuedFile(path) as output:
-            for number, record in enumerate(once(records)):
+            for number, record in enumerate(records):
                 if not number:
                     output.write(_tar_member("__roibeam__/facts.json", self._facts_by(record)))
-                texts = self._texts_of(record.image_id)
-                told = {
-                    "image_id": record.image_id, "width": record.width, "height": record.height,
-                    "classes": self._names(record.class_ids, self.classes),
-                    "attributes": self._names(record.attribute_ids, self.attributes),
-                    "captions": list(texts.captions), "labels": list(texts.labels),
-                }  # fmt: skip
-                data = json.dumps({name: value for name, value in told.items() if value not in (None, [])})
-                key, arrays = _name_of(record.image_id), arrays_of(record, self.dtype)
+                told = self._words_of(record).items()
+                data = json.dumps({name: value for name, value in told if value not in (None, [])})
+                key, arrays = _name_of(record.image_id), self._arrays_of(record)
                 output.write(_tar_member(f"{key}.json", data.encode("ascii")))
                 output.write(_tar_member(f"{key}.npz", npz_bytes(arrays, compressed=False)))
             output.write(bytes(2 * _BLOCK))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
@@ -74,26 +75,17 @@ def export_shards(
     if _CARD not in there:
         folder.put_bytes(_CARD, card)
     records = written = 0
-    for number, rows in _shards(store, size, set(range(part[0] - 1, num_shards, part[1])) - _numbers(there, names)):
-        each = for_shard(found, number)
-        if folder.local_path is not None:
-            each.write(rows, folder.local_path / names[number])
-            records += check(each, folder.local_path / names[number], store)
-        else:
-            with folder.scratch(secrets.token_hex(4), scratch) as work:
-                each.write(rows, work / names[number])
-                records += check(each, work / names[number], store)
+    wanted = {number for number in range(part[0] - 1, num_shards, part[1]) if names[number] not in there}
+    for number, rows in _shards(store, size, wanted):
+        each = found.of_store({**found.facts, "shard": number}, found.texts, dtype)
+        here = nullcontext(folder.local_path) if folder.local_path else folder.scratch(secrets.token_hex(4), scratch)
+        with here as work:
+            each.write(rows, work / names[number])
+            records += check(each, work / names[number], store)
+            if folder.local_path is None:
                 folder.put_file(work / names[number], names[number])
         written += 1
     return records, written, len(set(names) - folder.listing().keys())
-
-
-def _numbers(there: set[str], names: list[str]) -> set[int]:
-    return {number for number, name in enumerate(names) if name in there}
-
-
-def for_shard(found: ExactFormat, number: int) -> ExactFormat:
-    return found.of_store({**found.facts, "shard": number}, found.texts, found.dtype)
 
 
 def in_key_order(store: FeatureStore) -> Iterator[RegionRecord]:

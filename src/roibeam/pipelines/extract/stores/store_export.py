@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,10 @@ class ReadBack:
     same_classes: int = 0
     problems: list[str] = field(default_factory=list)
 
+    def note(self, problem: str) -> None:
+        if len(self.problems) < 5:
+            self.problems.append(problem)
+
 
 @dataclass(frozen=True)
 class ExportSummary:
@@ -65,7 +69,7 @@ class ExportSummary:
     without_classes: bool
     report: CheckReport | None
     read_back: ReadBack
-    shards: tuple[int, int] | None
+    shards: Sequence[int] | None
     seconds: float
 
 
@@ -104,16 +108,14 @@ def export_store(
         raise ValueError("--shard-size and --part are for a folder of shards: of parquet or webdataset, OUT a folder")
     read_back = _Check()
     left_out: dict[str, int] = {}
-    shards = None
+    shards: list[int] | None = None
     with local_store(store, scratch=scratch) as opened:
         if not len(opened):
             raise ValueError(f"{store} holds no record; there is nothing to export")
-        expected = len(opened)
-        if in_shards and exact is not None:
-            expected, *counts = export_shards(
+        if exact is not None and in_shards:
+            expected, *shards = export_shards(
                 opened, out, exact, dtype=dtype, shard_size=shard_size, part=part, scratch=scratch, check=read_back
             )
-            shards = counts[0], counts[1]
         else:
             names = opened.vocabulary["classes"], opened.vocabulary["attributes"]
             found = found.with_names(*names) if exact is None else for_store(exact, opened, dtype)
@@ -123,23 +125,18 @@ def export_store(
                 with Progress("writing", len(opened), RECORDS) as progress:
                     left_out = found.write(progress.counting(records), path, layout=layout)
                 read_back(found, path, opened)
-            expected -= left_out.get(NO_REGIONS, 0)
+            expected = len(opened) - left_out.get(NO_REGIONS, 0)
         summary = ExportSummary(
             found.name, read_back.layout, expected, left_out, not has_classes(opened.fingerprint), read_back.report,
             read_back.found, shards, time.monotonic() - start,
         )  # fmt: skip
-    _require_whole(summary, out)
-    return summary
-
-
-def _require_whole(summary: ExportSummary, out: StoreLocation) -> None:
-    read_back = summary.read_back
-    if read_back.records != summary.num_records or read_back.problems:
-        problems = "; ".join(read_back.problems) or "images are missing"
+    if read_back.found.records != expected or read_back.found.problems:
+        problems = "; ".join(read_back.found.problems) or "images are missing"
         raise ValueError(
-            f"{out}: {read_back.records:,} of {summary.num_records:,} records read back from what was written: "
-            f"{problems}; the file is kept, its other records are whole"
+            f"{out}: {read_back.found.records:,} of {expected:,} records read back from what was written: {problems}; "
+            f"the file is kept, its other records are whole"
         )
+    return summary
 
 
 _UPLOADING = ".uploading.json"
@@ -200,7 +197,7 @@ class _Check:
                         image_id = ids.get(outcome.image_id, outcome.image_id)
                         _compare(store.get(image_id, copy=False, check=True), outcome, self.found, size=size)
                     elif isinstance(outcome, DeadLetter):
-                        _note(self.found, f"{outcome.location}: {outcome.detail}")
+                        self.found.note(f"{outcome.location}: {outcome.detail}")
         return self.found.records - before
 
 
@@ -209,7 +206,7 @@ def _compare(kept: RegionRecord, written: RegionRecord, read_back: ReadBack, *, 
     read_back.records += 1
     same_size = size is not None or (kept.height, kept.width) == (written.height, written.width)
     if not same_size or kept.features.shape != written.features.shape:
-        _note(read_back, f"{kept.image_id!r}: image size, number of regions or feature width differs")
+        read_back.note(f"{kept.image_id!r}: image size, number of regions or feature width differs")
         return
     read_back.same_classes += np.array_equal(kept.class_ids, written.class_ids)
     if not kept.num_regions:
@@ -221,8 +218,3 @@ def _compare(kept: RegionRecord, written: RegionRecord, read_back: ReadBack, *, 
     largest = max(float(np.abs(features).max()), 1e-30)
     error = float(np.abs(features - written.features).max()) / largest
     read_back.feature_error = max(read_back.feature_error, error)
-
-
-def _note(read_back: ReadBack, problem: str) -> None:
-    if len(read_back.problems) < 5:
-        read_back.problems.append(problem)
