@@ -1,14 +1,17 @@
 """`roibeam store export` as a folder of shards, of parquet or WebDataset: parts, kills, URLs, and back to a store."""
 
 import json
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 from exchange_examples import measured
 from forks import KILLED, in_a_fork
 from object_store import URL, kill_at
 from tiny_commands import Cli, ok, one_line
 
+from roibeam.features.exchange.exact_records import ExactFormat
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.features.writing.store_writer import write_store
@@ -105,3 +108,30 @@ def test_to_a_url_and_after_a_kill(roibeam: Cli, store: Path, bucket: Path, tmp_
     ok(roibeam("store", "import", f"{URL}{bucket}/out", tmp_path / "back"))
     with FeatureStore(tmp_path / "back") as back:
         assert len(back) == 10
+
+
+def test_a_shard_that_reads_back_otherwise_is_not_kept(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call would take it for whole."""
+    monkeypatch.setattr(ExactFormat, "_fitting", lambda self, records, losses: islice(records, 2))
+    with pytest.raises(ValueError, match="2 of 3 records read back from what was written: images are missing"):
+        export_store(store, tmp_path / "out", format_name="webdataset", shard_size=3)
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["README.md"]
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_store_in_float16_is_rounded_to_bfloat16_and_read_back(
+    roibeam: Cli, store: Path, tmp_path: Path, name: str
+) -> None:
+    """And is another feature space then."""
+    words = ("--format", name, "--dtype", "bfloat16", "--json")
+    exported = json.loads(ok(roibeam("store", "export", store, tmp_path / "out", *words)).out)
+    assert 0 < exported["read_back"]["feature_error"] < 2**-7
+    assert list(exported["report"]["features"]) == ["8 x float16"]
+    ok(roibeam("store", "import", tmp_path / "out", tmp_path / "back", "--dtype", "bfloat16"))
+    with FeatureStore(store) as kept, FeatureStore(tmp_path / "back") as back:
+        assert back.feature_dtype == "bfloat16" and back.fingerprint.feature_space == f"imported:{name}"
+        for record in kept:
+            found = back[record.image_id].features
+            np.testing.assert_array_equal(found, record.features.astype(found.dtype))

@@ -79,6 +79,7 @@ def test_what_the_command_says(roibeam: Cli, store: Path, tmp_path: Path) -> Non
     done = roibeam("store", "export", store, tmp_path / "f.h5", "--format", "lxmert-h5")
     assert done.code == 0
     assert f"{tmp_path}/f.h5: 5 records as lxmert-h5, layout group-per-image" in done.out
+    assert "lxmert-h5 has no place for class_distribution" in done.err  # before it writes
     assert "left out      class_distribution of 5 records" in done.out
     assert "read back     5 records; boxes within 0 px, features within 0 of the largest value" in done.out
     assert "regions       15, 1 to 5 per image, 0 images without" in done.out
@@ -94,6 +95,7 @@ def test_what_the_command_says(roibeam: Cli, store: Path, tmp_path: Path) -> Non
         (["store", "taken", "--format", "lxmert-h5"], "exists already"),
         (["store", "none/f", "--format", "lxmert-h5"], "there is no folder none"),
         (["store", "taken", "--format", "parquet"], "exists already"),
+        (["store", "f.tar", "--format", "parquet"], "its name is that of another format's file"),
         (["store", "none/f", "--format", "webdataset"], "there is no folder none"),
         (["empty", "f", "--format", "lxmert-h5"], "holds no record"),
         (["empty", "f", "--format", "parquet"], "holds no record"),

@@ -81,6 +81,7 @@ class ExactFile(FeatureFile):
     layout = "regions"
     suffix: str
     _facts: Mapping[str, Any] = {}
+    _written: str | None = None  # dtype of the features in the file
 
     def __init__(self, path: Any, reading: Reading | None = None) -> None:
         self._paths = shard_files(Path(path), self.suffix)
@@ -118,6 +119,9 @@ class ExactFile(FeatureFile):
             self.names, self.dtype = (classes, attributes), self._facts.get("feature_dtype")
             if self.dtype is not None and self.dtype not in FEATURE_DTYPES:
                 raise ValueError(f"no feature dtype {self.dtype!r}")
+            self._written = self._facts.get("dtype") or self.dtype
+            if self._written not in (self.dtype, "float32"):
+                self.fingerprint = None  # rounded
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{every[0][0]}: its facts of a store cannot be used: {error}") from None
 
@@ -164,7 +168,7 @@ class ExactFile(FeatureFile):
         return self._made(entry, image_size(told.get, SIDES), boxes, features, classes, dtype, whole)
 
     def _features(self, values: np.ndarray, name: str, rows: int) -> np.ndarray:
-        if self.dtype == "bfloat16" and values.dtype == np.uint16:
+        if self._written == "bfloat16" and values.dtype == np.uint16:
             values = values.view(_BFLOAT16).astype(np.float32)
         elif name == "features":
             values = self._reading.typed(values, name)

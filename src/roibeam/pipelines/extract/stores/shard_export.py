@@ -48,12 +48,12 @@ def shard_size_of(store: FeatureStore, dtype: str | None) -> int:
 
 def export_shards(
     store: FeatureStore, out: StoreLocation, found: ExactFormat, *, dtype: str | None, shard_size: int | None,
-    part: tuple[int, int], scratch: str | None, check: Callable[[ExactFormat, Path, FeatureStore], int],
+    part: tuple[int, int], scratch: str | None, check: Callable[[ExactFormat, Path, FeatureStore, int], None],
 ) -> tuple[int, int, int]:  # fmt: skip
     """Writes shards number `part[0]` - 1, and each `part[1]`-th after it, that are not there yet.
 
     Args:
-        check: reads a shard back before it gets its name at a URL; returns its records.
+        check: reads a shard back; the fourth argument is how many records it has. One that it refuses is removed.
     Returns:
         records that were written, shards that were written, shards that are missing.
     Raises:
@@ -80,11 +80,16 @@ def export_shards(
         each = found.of_store({**found.facts, "shard": number}, found.texts, dtype)
         here = nullcontext(folder.local_path) if folder.local_path else folder.scratch(secrets.token_hex(4), scratch)
         with here as work:
-            each.write(rows, work / names[number])
-            records += check(each, work / names[number], store)
+            path, expected = work / names[number], min(size, len(store) - number * size)
+            each.write(rows, path)
+            try:
+                check(each, path, store, expected)
+            except ValueError:
+                path.unlink()  # the next call would take it for whole
+                raise
             if folder.local_path is None:
-                folder.put_file(work / names[number], names[number])
-        written += 1
+                folder.put_file(path, names[number])
+        records, written = records + expected, written + 1
     return records, written, len(set(names) - folder.listing().keys())
 
 

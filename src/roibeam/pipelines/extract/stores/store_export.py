@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import numpy as np
 
 from roibeam.features.exchange.check_report import NO_REGIONS, CheckReport
 from roibeam.features.exchange.exact_records import ExactFormat
+from roibeam.features.exchange.export_output import check_free
 from roibeam.features.exchange.formats import FeatureFormat, format_named
 from roibeam.features.folders.durable_files import scratch_folder
 from roibeam.features.folders.local_folder import is_at_url
@@ -24,6 +26,8 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.common.console.progress import FILES, RECORDS, Progress
 from roibeam.pipelines.extract.stores.locations import StoreLocation
 from roibeam.pipelines.extract.stores.shard_export import export_shards, for_store, in_key_order
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -104,6 +108,8 @@ def export_store(
     in_shards = exact is not None and not str(out).endswith(found.suffixes)
     if exact is None and dtype is not None:
         raise ValueError(f"--dtype {dtype}: {format_name} has one number type; it is for parquet and webdataset")
+    if in_shards and Path(str(out)).suffix in (".tar", ".parquet"):
+        raise ValueError(f"{out}: its name is that of another format's file; {format_name} ends in {found.suffixes[0]}")
     if not in_shards and (shard_size is not None or part != (1, 1)):
         raise ValueError("--shard-size and --part are for a folder of shards: of parquet or webdataset, OUT a folder")
     read_back = _Check()
@@ -113,7 +119,7 @@ def export_store(
         if not len(opened):
             raise ValueError(f"{store} holds no record; there is nothing to export")
         if exact is not None and in_shards:
-            expected, *shards = export_shards(
+            records, *shards = export_shards(
                 opened, out, exact, dtype=dtype, shard_size=shard_size, part=part, scratch=scratch, check=read_back
             )
         else:
@@ -121,22 +127,28 @@ def export_store(
             found = found.with_names(*names) if exact is None else for_store(exact, opened, dtype)
             plan = json.dumps([opened.manifest.content_digest, found.name, layout])
             with _written_to(out, found, plan, scratch) as path:
-                records = opened.scan(check=True) if exact is None else in_key_order(opened)
+                _tell_losses(found, opened, layout)
+                each = opened.scan(check=True) if exact is None else in_key_order(opened)
                 with Progress("writing", len(opened), RECORDS) as progress:
-                    left_out = found.write(progress.counting(records), path, layout=layout)
-                read_back(found, path, opened)
-            expected = len(opened) - left_out.get(NO_REGIONS, 0)
-        summary = ExportSummary(
-            found.name, read_back.layout, expected, left_out, not has_classes(opened.fingerprint), read_back.report,
+                    left_out = found.write(progress.counting(each), path, layout=layout)
+                records = len(opened) - left_out.get(NO_REGIONS, 0)
+                if exact is None and opened.manifest.annotations is not None:
+                    left_out["captions and labels"] = opened.manifest.annotations.rows
+                read_back(found, path, opened, records)
+        return ExportSummary(
+            found.name, read_back.layout, records, left_out, not has_classes(opened.fingerprint), read_back.report,
             read_back.found, shards, time.monotonic() - start,
         )  # fmt: skip
-    if read_back.found.records != expected or read_back.found.problems:
-        problems = "; ".join(read_back.found.problems) or "images are missing"
-        raise ValueError(
-            f"{out}: {read_back.found.records:,} of {expected:,} records read back from what was written: {problems}; "
-            f"the file is kept, its other records are whole"
-        )
-    return summary
+
+
+def _tell_losses(found: FeatureFormat, store: FeatureStore, layout: str | None) -> None:
+    """Tells what of the first record its file has no place for, before all are written."""
+    with scratch_folder(None) as folder:
+        path = folder / f"first{(found.suffixes or ('',))[0]}"
+        losses = sorted(found.write([next(store.scan(check=True))], path, layout=layout))
+    losses += ["captions and labels"] * (store.manifest.annotations is not None and not isinstance(found, ExactFormat))
+    if losses:
+        log.warning("%s has no place for %s", found.name, ", ".join(losses))
 
 
 _UPLOADING = ".uploading.json"
@@ -148,6 +160,7 @@ def _written_to(out: StoreLocation, found: FeatureFormat, plan: str, scratch: st
     files of a folder come one by one; while they do, a note with `plan` lies beside them, by which a stopped upload
     goes on."""
     if not is_at_url(out):
+        check_free(Path(out))
         yield Path(out)
         return
     # Not above: it needs fsspec, which a local export can do without.
@@ -182,7 +195,8 @@ class _Check:
         self.report: CheckReport | None = None
         self.layout: str | None = None
 
-    def __call__(self, found: FeatureFormat, path: Path, store: FeatureStore) -> int:
+    def __call__(self, found: FeatureFormat, path: Path, store: FeatureStore, expected: int) -> None:
+        """ValueError where a file does not hold the expected records."""
         before = self.found.records
         with found.open(path) as file:
             file.use_names(found.classes, found.attributes)
@@ -191,14 +205,20 @@ class _Check:
             size = file.details.get("image_size")
             ids = {found.name_of(image_id): image_id for image_id in store.ids()} if found.numbered else {}
             with Progress("reading back", file.num_entries, RECORDS) as progress:
-                for outcome in self.report.watch(file.outcomes("float32")):
+                for outcome in self.report.watch(file.outcomes(file.dtype or "float32")):
                     if isinstance(outcome, RegionRecord):
                         progress.one_more()
                         image_id = ids.get(outcome.image_id, outcome.image_id)
                         _compare(store.get(image_id, copy=False, check=True), outcome, self.found, size=size)
                     elif isinstance(outcome, DeadLetter):
                         self.found.note(f"{outcome.location}: {outcome.detail}")
-        return self.found.records - before
+        records = self.found.records - before
+        if records != expected or self.found.problems:
+            problems = "; ".join(self.found.problems) or "images are missing"
+            raise ValueError(
+                f"{path}: {records:,} of {expected:,} records read back from what was written: {problems}; other "
+                f"records of it are whole"
+            )
 
 
 def _compare(kept: RegionRecord, written: RegionRecord, read_back: ReadBack, *, size: str | None) -> None:
