@@ -88,6 +88,13 @@ class FeatureFormat(ABC):
         found = _NUMBERED.fullmatch(image_id) if self.numbered else None
         return found[1] if found else image_id
 
+    def losses(self, record: RegionRecord, path: Path, layout: str | None) -> list[str]:
+        """What of a record its file has no place for; writes one to a new `path` to find out."""
+        found: Counter[str] = Counter()
+        path.touch() if self.is_file else path.mkdir()
+        self._write(self._fitting([record], found), path, layout or self.layouts[0], found)
+        return sorted(name for name, count in found.items() if count)
+
     def _fitting(self, records: Iterable[RegionRecord], losses: Counter[str]) -> Iterator[RegionRecord]:
         names: set[str] = set()
         for record in records:

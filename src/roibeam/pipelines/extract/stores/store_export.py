@@ -145,7 +145,7 @@ def _tell_losses(found: FeatureFormat, store: FeatureStore, layout: str | None) 
     """Tells what of the first record its file has no place for, before all are written."""
     with scratch_folder(None) as folder:
         path = folder / f"first{(found.suffixes or ('',))[0]}"
-        losses = sorted(found.write([next(store.scan(check=True))], path, layout=layout))
+        losses = found.losses(next(store.scan(check=True)), path, layout)
     losses += ["captions and labels"] * (store.manifest.annotations is not None and not isinstance(found, ExactFormat))
     if losses:
         log.warning("%s has no place for %s", found.name, ", ".join(losses))
