@@ -144,6 +144,8 @@ def opened_index(file: Path, store: FeatureStore, which: str) -> VectorIndex:
     if facts["which"] != which:
         raise ValueError(f"--index {file}: is of {facts['which']}, and {which} are looked for; name another file")
     if facts.get("store") != store.manifest.content_digest:
+        if "store" in facts:
+            logger.warning("index %s: is of another store, or this one has changed; it is built again", file)
         facts = _build(file, store, which)
         write_json_atomically(side, {**facts, "seal": _seal(file, facts)})
     return VectorIndex(file, facts)
