@@ -110,14 +110,21 @@ def test_to_a_url_and_after_a_kill(roibeam: Cli, store: Path, bucket: Path, tmp_
         assert len(back) == 10
 
 
-def test_a_shard_that_reads_back_otherwise_is_not_kept(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("file", "more", "total"), [("data-00000-of-00004.tar", {"shard_size": 3}, 3), ("out.tar", {}, 10)]
+)
+def test_what_reads_back_otherwise_gets_no_name(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, more: dict[str, int], total: int
 ) -> None:
     """The next call would take it for whole."""
     monkeypatch.setattr(ExactFormat, "_fitting", lambda self, records, losses: islice(records, 2))
-    with pytest.raises(ValueError, match="2 of 3 records read back from what was written: images are missing"):
-        export_store(store, tmp_path / "out", format_name="webdataset", shard_size=3)
-    assert [each.name for each in (tmp_path / "out").iterdir()] == ["README.md"]
+    folder = tmp_path / "new"
+    folder.mkdir()
+    out = folder if more else folder / file
+    words = f"/{file}: 2 of {total} records read back from what was written: images are missing; it is not kept"
+    with pytest.raises(ValueError, match=words):
+        export_store(store, out, format_name="webdataset", **more)
+    assert [each.name for each in folder.iterdir()] == ["README.md"] * bool(more)
 
 
 @pytest.mark.parametrize("name", BOTH)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from exchange_examples import measured
 from forks import KILLED, in_a_fork
@@ -134,6 +135,11 @@ def test_a_store_without_classes_is_said_to_have_none(roibeam: Cli, tmp_path: Pa
     assert roibeam("store", "import", tmp_path / "f.tsv", tmp_path / "store").code == 0
     done = roibeam("store", "export", tmp_path / "store", tmp_path / "f.h5", "--format", "lxmert-h5")
     assert "the store has no classes: class ids and scores in the file mean nothing" in done.out
+    assert roibeam("store", "export", tmp_path / "store", tmp_path / "f.parquet", "--format", "parquet").code == 0
+    assert not {"class_ids", "class_scores", "classes"} & set(pq.read_schema(tmp_path / "f.parquet").names)
+    assert roibeam("store", "import", tmp_path / "f.parquet", tmp_path / "back").code == 0
+    digests = [StoreManifest.read(tmp_path / name / "manifest.json").content_digest for name in ("store", "back")]
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("name", ["lxmert-h5", "milvlg-npz", "mmf-npy", "butd-tsv"])

@@ -266,7 +266,10 @@ class ExactFormat(FeatureFormat):
         return json.dumps(facts | dict(self.facts), sort_keys=True).encode("ascii")
 
     def _arrays_of(self, record: RegionRecord) -> dict[str, np.ndarray]:
-        return arrays_of(record, self.dtype)
+        found, given = arrays_of(record, self.dtype), self.facts.get("fingerprint")
+        if given is not None and not has_classes(Fingerprint(**given)):
+            del found["class_ids"], found["class_scores"]  # zeros
+        return found
 
     def _words_of(self, record: RegionRecord) -> dict[str, Any]:
         """What is not in arrays: id, size, and names and texts, None where there are none."""

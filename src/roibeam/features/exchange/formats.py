@@ -9,7 +9,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, cast
@@ -65,10 +65,15 @@ class FeatureFormat(ABC):
         """
         return self.file(path, reading)
 
-    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
+    def write(
+        self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None,
+        check: Callable[[Path, Counter[str]], None] = lambda aside, losses: None,
+    ) -> dict[str, int]:  # fmt: skip
         """Writes records in their order to a new file or folder; aside first, so that a killed export leaves none;
         one to the same path goes on with what it left where the format can.
 
+        Args:
+            check: reads what was written before it gets its name; it is removed after a ValueError.
         Returns:
             what was left out because the format has no place for it: field -> records.
         Raises:
@@ -81,6 +86,10 @@ class FeatureFormat(ABC):
         losses: Counter[str] = Counter()
         with atomic_path(path, folder=not self.is_file, goes_on=self.goes_on) as aside:
             self._write(self._fitting(records, losses), aside, layout or self.layouts[0], losses)
+            try:
+                check(aside, losses)
+            except ValueError as error:
+                raise ValueError(str(error).replace(str(aside), str(path))) from None
         return {field: count for field, count in losses.items() if count}
 
     def name_of(self, image_id: str) -> str:

@@ -54,6 +54,7 @@ _MOST_MEMORY, _MOST_ANSWERED, _MOST_HELD = 2**30, 2**29, 2**30
 # Other pools reserve gigabytes of addresses, which the limit counts; the folder of the call may have a decoy of ours.
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "PYTHONSAFEPATH": "1"}
 _ADVICE = "copy it again, or write it with smaller row groups"
+_TOO_LARGE = f"needs over {_MOST_MEMORY >> 30} GiB of memory to unpack; {_ADVICE}"
 _MODULE = "roibeam.features.exchange.parquet_shards"
 
 
@@ -190,7 +191,9 @@ class ParquetFormat(ExactFormat):
     def _begins(self, file: BufferedReader, path: Path) -> bool:
         begins = file.read(4) == _MAGIC
         file.seek(-8, os.SEEK_END)
-        num_bytes = int.from_bytes(file.read(4), "little")
+        num_bytes, end = int.from_bytes(file.read(4), "little"), file.read(4)
+        if end != _MAGIC:
+            return begins  # it was cut, which `open` tells
         file.seek(-8 - min(num_bytes, _MOST_FOOTER), os.SEEK_END)
         footer = file.read(_MOST_FOOTER)
         return begins and all(name in footer for name in (b"image_id", b"boxes", b"features"))
@@ -327,7 +330,7 @@ class _Process:
             head, data = b"", b""
         if len(head) < 9 or len(data) < int.from_bytes(head[1:], "little"):
             self.close()
-            raise EntryError("decode", "damaged", f"is damaged, or unpacks to over {_MOST_MEMORY >> 30} GiB; {_ADVICE}")
+            raise EntryError("decode", "damaged", f"is damaged, or {_TOO_LARGE}")
         if head[:1] == b"!":
             raise EntryError("decode", "damaged", data.decode("utf-8", "replace"))
         return data
@@ -348,7 +351,7 @@ def _answer(request: dict[str, Any]) -> bytes:
     with pq.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True, **limits) as file:
         table = file.read_row_group(request["group"], columns=[request["column"]], use_threads=False)
     if table.nbytes > _MOST_ANSWERED:
-        raise ValueError(f"its row group unpacks to over {_MOST_ANSWERED >> 20} MiB; {_ADVICE}")
+        raise MemoryError
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema.remove_metadata()) as writer:
         writer.write_table(table)
@@ -363,8 +366,10 @@ def _main() -> None:
     for line in sys.stdin.buffer:
         try:
             mark, data = b".", _answer(json.loads(line))
-        except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, TypeError) as error:
-            mark, data = b"!", first_line(error).encode("utf-8", "replace")
+        except MemoryError:
+            mark, data = b"!", _TOO_LARGE.encode("ascii")
+        except (pa.ArrowException, OSError, ValueError, OverflowError, TypeError) as error:
+            mark, data = b"!", f"is damaged: {first_line(error)}; {_ADVICE}".encode("utf-8", "replace")
         sys.stdout.buffer.write(mark + len(data).to_bytes(8, "little") + data)
         sys.stdout.buffer.flush()
 

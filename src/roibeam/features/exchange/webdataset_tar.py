@@ -6,12 +6,13 @@
 
 The key is the image id with "%2E" for a dot and "%25" for "%", since webdataset ends a key at the first dot of a file
 name. (webdataset/webdataset src/webdataset/tariterators.py: base_plus_ext, tar_file_iterator.) Headers are those of
-POSIX ustar with GNU's long names. Python's tarfile holds each header, and a long name of any size, in memory: the
-headers are read here, and nothing is extracted, so no name leads out of a folder.
+POSIX ustar, with long names as GNU's tar or pax has them. Python's tarfile holds each header, and a long name of any
+size, in memory: the headers are read here, and nothing is extracted, so no name leads out of a folder.
 """
 
 import json
 import os
+import re
 import tarfile
 from array import array
 from collections import Counter
@@ -36,7 +37,7 @@ from roibeam.features.record.region_record import RegionRecord
 
 _FACTS = b"__roibeam__/facts"
 _BLOCK = 512
-_MOST_JSON, _LONGEST_NAME = 2**20, 2**12  # bytes
+_MOST_JSON, _MOST_HEADER = 2**20, 2**16  # bytes
 
 
 class WebDatasetTar(ExactFile):
@@ -116,8 +117,13 @@ def members(descriptor: int, path: Path) -> Iterator[tuple[bytes, int, int]]:
         start = at + _BLOCK
         if not is_whole or length < 0 or start + length > size:
             raise ValueError(f"{path}: is no whole tar file: at byte {at:,}; copy it again")
-        if kind == b"L" and length <= _LONGEST_NAME:
+        if kind in (b"L", b"x") and length > _MOST_HEADER:
+            raise ValueError(f"{path}: at byte {at:,}: a header of {length:,} bytes, expected at most {_MOST_HEADER:,}")
+        if kind == b"L":
             long_name = os.pread(descriptor, length, start).rstrip(b"\0")
+        elif kind == b"x":
+            told = re.search(rb"(?:^|\n)\d+ path=(.*)\n", os.pread(descriptor, length, start))
+            long_name = told[1] if told else long_name
         else:
             prefix = header[345:500].rstrip(b"\0") if header[257:263] == b"ustar\0" else b""
             name = long_name or b"/".join(filter(None, (prefix, header[:100].rstrip(b"\0"))))

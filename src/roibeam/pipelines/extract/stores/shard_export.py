@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -48,12 +50,13 @@ def shard_size_of(store: FeatureStore, dtype: str | None) -> int:
 
 def export_shards(
     store: FeatureStore, out: StoreLocation, found: ExactFormat, *, dtype: str | None, shard_size: int | None,
-    part: tuple[int, int], scratch: str | None, check: Callable[[ExactFormat, Path, FeatureStore, int], None],
+    part: tuple[int, int], scratch: str | None,
+    check: Callable[[ExactFormat, FeatureStore, int, Path, Counter[str]], None],
 ) -> tuple[int, int, int]:  # fmt: skip
     """Writes shards number `part[0]` - 1, and each `part[1]`-th after it, that are not there yet.
 
     Args:
-        check: reads a shard back; the fourth argument is how many records it has. One that it refuses is removed.
+        check: reads a shard of a store back; the number is how many records it has.
     Returns:
         records that were written, shards that were written, shards that are missing.
     Raises:
@@ -81,12 +84,7 @@ def export_shards(
         here = nullcontext(folder.local_path) if folder.local_path else folder.scratch(secrets.token_hex(4), scratch)
         with here as work:
             path, expected = work / names[number], min(size, len(store) - number * size)
-            each.write(rows, path)
-            try:
-                check(each, path, store, expected)
-            except ValueError:
-                path.unlink()  # the next call would take it for whole
-                raise
+            each.write(rows, path, check=partial(check, each, store, expected))
             if folder.local_path is None:
                 folder.put_file(path, names[number])
         records, written = records + expected, written + 1

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -81,11 +83,11 @@ def export_store(
     store: StoreLocation, out: StoreLocation, *, format_name: str, layout: str | None = None, dtype: str | None = None,
     shard_size: int | None = None, part: tuple[int, int] = (1, 1), scratch: str | None = None,
 ) -> ExportSummary:  # fmt: skip
-    """Writes the records of `store`, in the store's order, to the new file or folder `out`; then reads it back.
+    """Writes the records of `store`, in the store's order, to the new file or folder `out`, and reads it back.
 
-    The file is written beside its place and renamed when it is whole: a killed export leaves nothing under its name,
-    and the next one goes on with what it left, where the format can. parquet and webdataset without the suffix of a
-    file become a folder of shards, see `export_shards`. Memory: one record, and what the format keeps per image.
+    The file is written beside its place and renamed when it was read back: a killed export leaves nothing under its
+    name, and the next one goes on with what it left, where the format can. parquet and webdataset without the suffix
+    of a file become a folder of shards, see `export_shards`. Memory: one record, and what the format keeps per image.
 
     Args:
         format_name: a name in `roibeam.features.exchange.formats.FORMATS`.
@@ -129,16 +131,24 @@ def export_store(
             with _written_to(out, found, plan, scratch) as path:
                 _tell_losses(found, opened, layout)
                 each = opened.scan(check=True) if exact is None else in_key_order(opened)
-                with Progress("writing", len(opened), RECORDS) as progress:
-                    left_out = found.write(progress.counting(each), path, layout=layout)
+                left_out = found.write(
+                    _counted(each, len(opened)),
+                    path,
+                    layout=layout,
+                    check=partial(read_back, found, opened, len(opened)),
+                )
                 records = len(opened) - left_out.get(NO_REGIONS, 0)
                 if exact is None and opened.manifest.annotations is not None:
                     left_out["captions and labels"] = opened.manifest.annotations.rows
-                read_back(found, path, opened, records)
         return ExportSummary(
             found.name, read_back.layout, records, left_out, not has_classes(opened.fingerprint), read_back.report,
             read_back.found, shards, time.monotonic() - start,
         )  # fmt: skip
+
+
+def _counted(records: Iterator[RegionRecord], total: int) -> Iterator[RegionRecord]:
+    with Progress("writing", total, RECORDS) as progress:
+        yield from progress.counting(records)
 
 
 def _tell_losses(found: FeatureFormat, store: FeatureStore, layout: str | None) -> None:
@@ -195,9 +205,11 @@ class _Check:
         self.report: CheckReport | None = None
         self.layout: str | None = None
 
-    def __call__(self, found: FeatureFormat, path: Path, store: FeatureStore, expected: int) -> None:
-        """ValueError where a file does not hold the expected records."""
-        before = self.found.records
+    def __call__(
+        self, found: FeatureFormat, store: FeatureStore, given: int, path: Path, losses: Counter[str]
+    ) -> None:  # fmt: skip
+        """ValueError where a file does not hold the records that it was given, less those without regions."""
+        before, expected = self.found.records, given - losses[NO_REGIONS]
         with found.open(path) as file:
             file.use_names(found.classes, found.attributes)
             self.layout = file.layout
@@ -215,10 +227,8 @@ class _Check:
         records = self.found.records - before
         if records != expected or self.found.problems:
             problems = "; ".join(self.found.problems) or "images are missing"
-            raise ValueError(
-                f"{path}: {records:,} of {expected:,} records read back from what was written: {problems}; other "
-                f"records of it are whole"
-            )
+            what = f"{records:,} of {expected:,} records read back from what was written: {problems}"
+            raise ValueError(f"{path}: {what}; it is not kept")
 
 
 def _compare(kept: RegionRecord, written: RegionRecord, read_back: ReadBack, *, size: str | None) -> None:
