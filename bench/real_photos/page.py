@@ -111,11 +111,12 @@ def all_captions(work: Work) -> Iterator[str]:
 def claims(work: Work) -> Iterator[str]:
     yield "| claim | system | with | without | difference, 95 % | |"
     yield "|---|---|---|---|---|---|"
-    for system in SYSTEMS:
-        found = [each["words"] for seed in SEEDS if (each := there(work, f"pretrained/{system}-{seed}"))]
+    of_systems = [(NAMES[system], [f"pretrained/{system}-{seed}" for seed in SEEDS]) for system in SYSTEMS]
+    for name, rows in (*of_systems, ("InterBERT, 4 joint layers", ["deeper/interbert-0"])):
+        found = [each["words"] for row in rows if (each := there(work, row))]
         if found:
-            ours, others, asked = ([each[name] for each in found] for name in ("own", "other", "asked"))
-            yield _compared("hidden words: own photo, another photo", NAMES[system], ours, others, asked)
+            ours, others, asked = ([each[part] for each in found] for part in ("own", "other", "asked"))
+            yield _compared("hidden words: own photo, another photo", name, ours, others, asked)
     for system in ("visualbert", CHEAPEST):  # the model of words alone has VisualBERT's tasks and layers
         pairs = [
             (there(work, f"pretrained/{system}-{seed}"), there(work, f"alone/visualbert-{seed}")) for seed in SEEDS

@@ -90,6 +90,8 @@ def rows() -> Iterator[Row]:
         yield Row(f"tuned/{name}", partial(tuned, system=system, seed=seed, mix=mix), [f"pretrained/{name}"])
         if seed == 0 and system != "vlbert":  # which has no matching head
             yield Row(f"zero-shot/{name}", partial(zero_shot, system=system, mix=mix), [f"pretrained/{name}"])
+    deeper = {"system": "interbert", "layers": 4}
+    yield Row("deeper/interbert-0", partial(pretrained, **deeper), ["store"])
     for seed in SEEDS:
         yield Row(f"alone/visualbert-{seed}", partial(words_alone, seed=seed), ["store"])
     seen = {"mix": "photo-cells-detections", "ask": False}
@@ -178,11 +180,12 @@ def mixed(work: Work, row: str, mix: str) -> dict[str, Any]:
 
 def _pretraining(
     folder: Path, store: Path, captions: Path, system: str, most: int, seed: int, steps: int, rate: float = RATE,
-    bert: str = "",
+    bert: str = "", layers: int = 0,
 ) -> list[str | Path]:  # fmt: skip
     fields = {
         **{f"model.{name}": value for name, value in SIZES[system].items() if not bert or name not in _OF_BERT},
         **HIDDEN[system],
+        **({"model.num_hidden_layers": layers} if layers else {}),
         **({} if system == "vlbert" else {"sampling.max_regions": most}),  # it counts words and regions together
     }
     sets = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
@@ -196,7 +199,7 @@ def _pretraining(
 
 def pretrained(
     work: Work, row: str, system: str, mix: str = MIX, seed: int = 0, steps: int = STEPS, rate: float = RATE,
-    bert: str = "", ask: bool = True,
+    bert: str = "", ask: bool = True, layers: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """Trains, and asks about hidden words of the photos for testing."""
     from real_photos.evaluation import Evaluation
@@ -207,7 +210,8 @@ def pretrained(
     work.roibeam(
         row,
         *_pretraining(
-            folder, work.folder / store, captions, system, most, seed, work.steps(steps), RATES.get(row, rate), bert
+            folder, work.folder / store, captions, system, most, seed, work.steps(steps), RATES.get(row, rate), bert,
+            layers,
         ),
     )
     if not ask:
