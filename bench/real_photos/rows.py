@@ -210,7 +210,15 @@ def pretrained(
     work.roibeam(
         row,
         *_pretraining(
-            folder, work.folder / store, captions, system, most, seed, work.steps(steps), RATES.get(row, rate), bert,
+            folder,
+            work.folder / store,
+            captions,
+            system,
+            most,
+            seed,
+            work.steps(steps),
+            RATES.get(row, rate),
+            bert,
             layers,
         ),
     )

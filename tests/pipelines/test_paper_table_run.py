@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from tiny_commands import Cli
 
 from roibeam.pipelines.cli import table_run
@@ -195,6 +196,29 @@ def test_damaged_records_get_one_line(drill: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is no record of a command that was run; remove it"):
             TableRun(request(out), print).check()
         made.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "table, kind, content",
+    [
+        ("imagebert-1", "evaluate", {"figures": []}),
+        ("imagebert-1", "evaluate", {"figures": {"image_to_text_r1": {"value": "high"}}}),
+        ("what-does-bert-with-vision-look-at-2", "attention", {"populations": [{"name": "det"}]}),
+        ("vilbert-1", "score", {"answer": {"figures": [{}]}}),
+    ],
+)
+def test_damaged_figures_get_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, kind: str, content: dict[str, object]
+) -> None:
+    monkeypatch.setattr(TableRun, "_has", lambda self, key: True)
+    run = TableRun(TableRequest(table, tmp_path / "data", tmp_path / "stores", tmp_path), print)
+    (tmp_path / "made").mkdir()
+    for key in (key for key, command in run.commands.items() if command.words[0] in ("evaluate", "attention", "score")):
+        folder = Path(run._filled(key))
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in (folder / "results.json", folder / "attention.json", run._made(key)):
+            file.write_text(json.dumps(content))
+    refused(f"is damaged; remove .*, and {kind} runs again", run.cells)
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -301,7 +302,8 @@ class TableRun:
         """Digest of a cell's submission as it was checked; "" where that is still to be done."""
         key = self._served[name]
         answer = read_json_object(self._made(key))["answer"] if self._has(key) else {"card": {"results": {}}}
-        return str(next(iter(answer["card"]["results"].values()), ""))
+        with self._as_written(key, self._made(key)):
+            return str(next(iter(answer["card"]["results"].values()), ""))
 
     def _kept(self) -> dict[str, Any]:
         """Figures of test servers by cell, each with the digest of its submission."""
@@ -361,15 +363,25 @@ class TableRun:
         """Value, low and high, 0..1; None for what is not known."""
         if key not in self.commands or not self._has(key):
             return None
-        words = self.commands[key].words
-        if words[0] == "score":
-            figures = read_json_object(self._made(key))["answer"]["figures"]
-            found = next((each for each in figures if each["name"] == measure), None)
-        elif words[0] == "evaluate":
-            found = read_json_object(Path(self._filled(key)) / "results.json")["figures"].get(measure)
-        else:
-            found = _of_heads(read_json_object(Path(self._filled(key)) / "attention.json"), measure)
-        return None if found is None or found["value"] is None else found
+        kind, folder = self.commands[key].words[0], Path(self._filled(key))
+        file = folder / {"evaluate": "results.json"}.get(kind, "attention.json") if kind != "score" else self._made(key)
+        told = read_json_object(file)
+        with self._as_written(key, file):
+            if kind == "score":
+                found = next((each for each in told["answer"]["figures"] if each["name"] == measure), None)
+            else:
+                found = told["figures"].get(measure) if kind == "evaluate" else _of_heads(told, measure)
+            return None if found is None or found["value"] is None else {**found, "value": float(found["value"])}
+
+    @contextmanager
+    def _as_written(self, key: str, file: Path) -> Iterator[None]:
+        """Makes one line of what goes wrong where a file of a command is not what the command writes."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            made = " and ".join(map(str, dict.fromkeys((file, self._made(key)))))
+            kind = self.commands[key].words[0]
+            raise ValueError(f"{file} is damaged; remove {made}, and {kind} runs again") from None
 
     def _needs(self, key: str) -> set[str]:
         """Keys of a command and all that it needs."""
