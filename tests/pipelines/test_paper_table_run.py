@@ -213,11 +213,12 @@ def test_damaged_figures_get_one_line(
     monkeypatch.setattr(TableRun, "_has", lambda self, key: True)
     run = TableRun(TableRequest(table, tmp_path / "data", tmp_path / "stores", tmp_path), print)
     (tmp_path / "made").mkdir()
-    for key in (key for key, command in run.commands.items() if command.words[0] in ("evaluate", "attention", "score")):
-        folder = Path(run._filled(key))
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in (folder / "results.json", folder / "attention.json", run._made(key)):
-            file.write_text(json.dumps(content))
+    files = {"evaluate": "results.json", "attention": "attention.json"}
+    for key, command in run.commands.items():
+        folder = tmp_path / "made" if command.words[0] == "score" else Path(run._filled(key))
+        if command.words[0] in ("score", *files):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / files.get(command.words[0], run._made(key).name)).write_text(json.dumps(content))
     refused(f"is damaged; remove .*, and {kind} runs again", run.cells)
 
 
@@ -283,6 +284,8 @@ def test_calls_on_one_folder_share_out_all_commands(tmp_path: Path, monkeypatch:
             digest = hashlib.sha256(Path(words[2]).read_bytes()).hexdigest()
             answer = json.dumps({"figures": [], "card": {"results": {words[2]: digest}}}).encode()
         code = fails and words[0] == "finetune" and words[1].endswith("vilbert-vqa")
+        if words[0] in ("finetune", "pretrain"):
+            Path(words[1]).mkdir(parents=True, exist_ok=True)
         return int(code), answer
 
     monkeypatch.setattr(TableRun, "_ran", run)
@@ -298,6 +301,13 @@ def test_calls_on_one_folder_share_out_all_commands(tmp_path: Path, monkeypatch:
     fails = False
     assert TableRun(asked, print).run() == [] and len(list((tmp_path / "made").iterdir())) == len(every)
     assert len(set(ran)) == len(every) and len(ran) - len(every) in (1, 2)  # one call tried what failed, or both
+    call, remade = TableRun(asked, print), next(key for key, each in every.items() if each.words[0] == "finetune")
+    call._made(remade).unlink()
+    before = len(ran)
+    assert call.run() == []
+    assert len(ran) - before == 1 + sum(remade in call._needs(key) - {key} for key in every)  # and what was made of it
+    shutil.rmtree(call._filled(every[remade].words[1]))
+    assert not call._has(remade)
 
 
 def test_a_cell_says_whether_the_printed_figure_lies_inside(tmp_path: Path) -> None:

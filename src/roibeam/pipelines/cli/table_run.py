@@ -20,6 +20,7 @@ import json
 import math
 import os
 import re
+import secrets
 import shlex
 import shutil
 import statistics
@@ -190,6 +191,8 @@ class TableRun:
         if key not in self.commands or not self._made(key).exists():
             return key not in self.commands
         command, made = self.commands[key], self._made(key)
+        if key.startswith("run ") and not Path(self._filled(command.words[1])).exists():
+            return False
         found, now = read_json_object(made), self._recorded(command)
         if not {"words", "recipes", "answer"} <= found.keys():
             raise ValueError(f"{made} is no record of a command that was run; remove it, and the command runs again")
@@ -203,6 +206,8 @@ class TableRun:
                 raise ValueError(
                     f"{self.request.out} has {key!r}, but {what}; choose a new --out, or remove {made} and what it made"
                 )
+        if found.get("needs", now["needs"]) != now["needs"]:  # one of them was made anew
+            return False
         if command.words[0] == "score":  # not of predictions that were made or changed after it
             predictions = Path(self._filled(command.words[2]))
             return predictions.is_file() and predictions.stat().st_mtime_ns <= made.stat().st_mtime_ns
@@ -234,8 +239,9 @@ class TableRun:
             made = Path(words[words.index("--out") + 1]) if "--out" in words else log
             if command.words[0] in ("evaluate", "attention"):  # what was begun is not gone on with
                 shutil.rmtree(made, ignore_errors=True)
-            elif command.words[0] == "predict" and not card_path(made).exists():
-                made.unlink(missing_ok=True)
+            elif command.words[0] == "predict" and (self._made(command.key).exists() or not card_path(made).exists()):
+                for stale in (made, card_path(made)):
+                    stale.unlink(missing_ok=True)
             out.write(f"{shlex.join(('roibeam', *words))}\n")
             out.flush()
             recorded = self._recorded(command)  # of the stores as they are now
@@ -243,7 +249,8 @@ class TableRun:
             if not code:
                 answered = json.loads(answer) if answer else None
                 self._made(command.key).parent.mkdir(parents=True, exist_ok=True)
-                write_json_atomically(self._made(command.key), {**recorded, "answer": answered})
+                recorded |= {"answer": answered, "token": secrets.token_hex(8)}
+                write_json_atomically(self._made(command.key), recorded)
         if not self._is_stopping:
             self.tell(f"{command.key}: {f'failed, see {log}' if code else 'done'}")
         return code
@@ -278,7 +285,13 @@ class TableRun:
         """By what a command is known again; a drill's files lie in its own folder, which may be moved."""
         data = None if self.request.toy else os.path.realpath(self.request.data)
         words = list(self._words(command))
-        return {"words": words, "data": data, "toy": self.request.toy, **self._digests(command.key)}
+        needs = {each: self._token(each) for each in command.needs if each in self.commands}
+        return {"words": words, "data": data, "toy": self.request.toy, "needs": needs, **self._digests(command.key)}
+
+    def _token(self, key: str) -> str | None:
+        """Drawn when a command is done; None where it is not, or was done by an earlier version."""
+        made = self._made(key)
+        return read_json_object(made).get("token") if made.exists() else None
 
     def _filled(self, word: str) -> str:
         request = self.request
