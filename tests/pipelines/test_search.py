@@ -21,11 +21,12 @@ from test_retrieval_command import world as captioned_features
 from tiny_commands import TINY_SIZES, Cli, Pictures, command, ok, refused
 
 from roibeam.features.store import FeatureStore
+from roibeam.features.writing.store_writer import write_store
 from roibeam.model.task_heads import MatchModel
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.search import photos_by_words
 from roibeam.pipelines.analysis.sentence_scores import SampleBatches
-from roibeam.pipelines.analysis.vector_search import VectorIndex, nearest
+from roibeam.pipelines.analysis.vector_search import VectorIndex, nearest, opened_index
 from roibeam.pipelines.finetuning.metrics.retrieval import FoldPairs
 from roibeam.pipelines.finetuning.rows import TaskGroup, text_row
 from roibeam.pipelines.finetuning.run.pair_scores import PairParts, pair_scorer, plan_pairs
@@ -205,12 +206,30 @@ def test_an_index_has_the_recall_that_it_tells_and_serves_its_store_alone(
     own[len(own) // 2] ^= 1
     index.write_bytes(own)
     assert found(roibeam, *place)
-    (tmp_path / "cache" / "roibeam" / "index.key").write_bytes(bytes(32))  # a stranger's
-    assert "was changed, or is no index that you made here" in refused(roibeam("search", *place))
+    for key, words in ((b"", "has 0 bytes, expected 32; remove it"), (bytes(32), "was changed, or is no index")):
+        (tmp_path / "cache" / "roibeam" / "index.key").write_bytes(key)  # of a full disk; a stranger's
+        assert words in refused(roibeam("search", *place))
     monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.setattr("roibeam.pipelines.analysis.search.find_spec", lambda name: None)
     without = told(roibeam("search", *asked, "--json"))
     assert "faiss is not installed" in without["notes"][0] and without["found"] == exact
+
+
+def test_an_index_gives_as_many_photos_as_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where photos have many regions that are all alike."""
+    pytest.importorskip("faiss")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shared = {"height": 9, "width": 9, "boxes": np.tile(np.array([0, 0, 5, 5], np.float32), (40, 1))}
+    directions = np.eye(16, dtype=np.float32)[:12]
+    rows = [
+        {"image_id": f"{each:02}", "features": np.tile(row, (40, 1)), **shared} for each, row in enumerate(directions)
+    ]
+    write_store(tmp_path / "store", rows, feature_space="drawn")
+    with FeatureStore(tmp_path / "store") as store:
+        index = opened_index(tmp_path / "a.index", store, "regions")
+        query = directions[:1] + 0.1
+        hits = nearest(index.records(store, query, 10, 10), query, 10, "regions", by_photo=True)
+    assert len({hit.image_id for hit in hits}) == 10
 
 
 def _recall(index: Path, facts: dict[str, Any], store: Path) -> float:

@@ -99,7 +99,7 @@ def _by_vector(request: SearchRequest, store: FeatureStore, notes: list[str]) ->
         notes.append("faiss is not installed, so every vector is compared: pip install 'roibeam[search]' for --index")
     elif request.index is not None:
         index = opened_index(request.index, store, which)
-        records = index.records(store, queries, request.top)
+        records = index.records(store, queries, request.top, 1 if request.region else request.top)
         notes.append(index.words)
     elif not request.text and len(store) > _INDEX_FROM:
         notes.append("every vector was compared; --index FILE makes later searches short")

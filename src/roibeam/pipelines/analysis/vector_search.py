@@ -13,8 +13,10 @@ import hmac
 import itertools
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,6 +102,7 @@ def log_cost(what: str, photos: int, per_second: float, *, done: int = 0) -> Non
 _RECALL_QUERIES, _RECALL_TOP = 100, 10
 _LEAST_OF_LIST, _SAMPLE_OF_LIST, _REGION_BITS = 40, 64, 16
 _LEAST_DEPTH, _DEPTH = 64, 4  # vectors that the index gives, in all and for one that is wanted
+_KEY_BYTES = 32
 _ROUNDING = 1e-5  # of a cosine in float32
 
 
@@ -118,11 +121,15 @@ class VectorIndex:
             f"{100 * recall:.1f} % of what exact search finds, {_RECALL_TOP} each for {_RECALL_QUERIES} vectors"
         )
 
-    def records(self, store: FeatureStore, queries_QD: np.ndarray, top: int) -> Iterator[RegionRecord]:
+    def records(
+        self, store: FeatureStore, queries_QD: np.ndarray, top: int, photos_wanted: int = 1
+    ) -> Iterator[RegionRecord]:
         """The records with the vectors nearest to some of the queries."""
-        depth = min(self._found.ntotal, max(_LEAST_DEPTH, _DEPTH * top))
-        numbers = self._found.search(unit(queries_QD), depth)[1]
-        photos, firsts = np.unique(numbers[numbers >= 0] >> _REGION_BITS), np.cumsum([0, *store.shard_sizes])
+        depth, photos = max(_LEAST_DEPTH, _DEPTH * top), np.zeros(0, np.int64)
+        while len(photos) < photos_wanted and depth < 2 * self._found.ntotal:
+            numbers = self._found.search(unit(queries_QD), min(depth, self._found.ntotal))[1]
+            photos, depth = np.unique(numbers[numbers >= 0] >> _REGION_BITS), 2 * depth
+        firsts = np.cumsum([0, *store.shard_sizes])
         shards = np.searchsorted(firsts, photos, side="right") - 1
         places = np.stack([shards, photos - firsts[shards]], axis=1)
         return (store.get(each, copy=False, check=True) for each in store.ids_at(places))
@@ -156,9 +163,13 @@ def _seal(file: Path, facts: dict[str, Any]) -> str:
     place = default_cache_dir().parent / "index.key"
     if not place.is_file():
         place.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as new:
-            new.write(os.urandom(32))
+        with tempfile.NamedTemporaryFile(dir=place.parent) as new, suppress(FileExistsError):
+            new.write(os.urandom(_KEY_BYTES))
+            new.flush()
+            os.link(new.name, place)  # whole, or not there
     key, words = place.read_bytes(), repr(sorted(facts.items())).encode()
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"{place}: has {len(key)} bytes, expected {_KEY_BYTES}; remove it, and the index")
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, lambda: hmac.new(key, words, "sha256")).hexdigest()
 
