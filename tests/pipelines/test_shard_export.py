@@ -3,6 +3,7 @@
 import json
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from roibeam.features.exchange.exact_records import ExactFormat
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.features.writing.store_writer import write_store
+from roibeam.pipelines import import_features
 from roibeam.pipelines.data.captions.caption_files import read_annotations
+from roibeam.pipelines.extract.stores import store_export
 from roibeam.pipelines.extract.stores.store_export import export_store
 
 BOTH = ("parquet", "webdataset")
@@ -26,7 +29,7 @@ def store(tmp_path: Path) -> Path:
     """Ten images with captions, in three shards that are not in the order of ids."""
     ids = [f"i{number}" for number in (3, 1, 4, 0, 5, 9, 2, 6, 8, 7)]
     records = [measured(image_id, 2 + number, seed=number) for number, image_id in enumerate(ids)]
-    captions = {image_id: [f"a photo of {image_id}", "zwölf"] for image_id in ids[::2]}
+    captions = {image_id: [f"a photo of {image_id}", "zwölf", "zwölf"] for image_id in ids[::2]}
     words = [f"thing {number}" for number in range(6)]
     write_store(tmp_path / "store", records, feature_space="drawn", classes=words, captions=captions, shard_bytes=3000)
     return tmp_path / "store"
@@ -101,6 +104,9 @@ def test_to_a_url_and_after_a_kill(roibeam: Cli, store: Path, bucket: Path, tmp_
     words = (*words, "--shard-size", 3) if name in BOTH else words
     kill_at("data-00002*" if name in BOTH else "i5.npz", "before", lambda: roibeam(*words), bucket)
     assert 0 < len(list((bucket / "out").iterdir())) < 11
+    if name not in BOTH:
+        done = roibeam("store", "import", f"{URL}{bucket}/out", tmp_path / "half")
+        assert "is not whole, its upload is under way or stopped" in one_line(done)
     ok(roibeam(*words))
     again = roibeam(*words)
     assert "all shards are there" in again.out if name in BOTH else "exists already" in one_line(again)
@@ -108,6 +114,36 @@ def test_to_a_url_and_after_a_kill(roibeam: Cli, store: Path, bucket: Path, tmp_
     ok(roibeam("store", "import", f"{URL}{bucket}/out", tmp_path / "back"))
     with FeatureStore(tmp_path / "back") as back:
         assert len(back) == 10
+
+
+@pytest.mark.parametrize("name", ["milvlg-npz", "lxmert-h5"])
+def test_of_two_exports_to_a_url_the_later_one_is_refused(
+    store: Path, bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It began while nothing was there; what the first one put there stays."""
+    out, check = bucket / "out.h5", store_export._Check.__call__
+
+    def slow(self: Any, *arguments: Any) -> None:
+        check(self, *arguments)
+        out.mkdir() if name == "milvlg-npz" else out.write_text("first")
+        if name == "milvlg-npz":
+            (out / "a.npz").write_text("first")
+
+    monkeypatch.setattr(store_export._Check, "__call__", slow)
+    with pytest.raises(ValueError, match="exists already; choose another name"):
+        export_store(store, f"{URL}{out}", format_name=name)
+    first = out / "a.npz" if name == "milvlg-npz" else out
+    assert first.read_text() == "first" and (not out.is_dir() or len(list(out.iterdir())) == 1)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_shard_whose_photos_have_no_regions(tmp_path: Path, name: str) -> None:
+    records = [measured(f"i{number}", 0 if number == 4 else 2, seed=number) for number in range(5)]
+    write_store(tmp_path / "store", records, feature_space="drawn", num_classes=6)
+    assert export_store(tmp_path / "store", tmp_path / "out", format_name=name, shard_size=2).num_records == 5
+    import_features(tmp_path / "out", tmp_path / "back")
+    digests = [FeatureStore(tmp_path / each).manifest.content_digest for each in ("store", "back")]
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize(

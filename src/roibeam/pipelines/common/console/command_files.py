@@ -157,6 +157,9 @@ class TemporaryCopies:
     changed_ns: int
 
 
+UPLOADING = ".uploading.json"  # lies in a folder at a URL while its files come
+
+
 @contextmanager
 def borrowed_files(place: str | os.PathLike[str], *, scratch: str | None = None) -> Iterator[TemporaryCopies]:
     """Gives a file or folder a local path. Files at a URL are copied to a scratch folder below `scratch`, which is
@@ -175,6 +178,8 @@ def borrowed_files(place: str | os.PathLike[str], *, scratch: str | None = None)
         found = {"": facts} if facts is not None else ObjectFolder(url).files_below()
         if not found:
             raise FileNotFoundError(f"{url}: no such file or folder; is the URL right?")
+        if UPLOADING in found:
+            raise ValueError(f"{url}: is not whole, its upload is under way or stopped; the same export goes on")
         num_bytes = sum(each.num_bytes for each in found.values())
 
         def copy(below: str) -> None:

@@ -25,6 +25,7 @@ from roibeam.features.record.fingerprint import ABSENT, has_classes
 from roibeam.features.record.region_record import RegionRecord, check_dtype
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.common.console.command_files import UPLOADING
 from roibeam.pipelines.common.console.progress import FILES, RECORDS, Progress
 from roibeam.pipelines.extract.stores.locations import StoreLocation
 from roibeam.pipelines.extract.stores.shard_export import export_shards, for_store, in_key_order
@@ -161,9 +162,6 @@ def _tell_losses(found: FeatureFormat, store: FeatureStore, layout: str | None) 
         log.warning("%s has no place for %s", found.name, ", ".join(losses))
 
 
-_UPLOADING = ".uploading.json"
-
-
 @contextmanager
 def _written_to(out: StoreLocation, found: FeatureFormat, plan: str, scratch: str | None) -> Iterator[Path]:
     """Path to write the export to: its own, or a scratch folder that it is uploaded from when the block ends well. The
@@ -179,22 +177,28 @@ def _written_to(out: StoreLocation, found: FeatureFormat, plan: str, scratch: st
     url = str(out).rstrip("/")
     parent, _, name = url.rpartition("/")
     folder, inside = ObjectFolder(parent), ObjectFolder(url)
-    is_taken = folder.num_bytes(name) is not None
-    there = {} if is_taken else inside.files_below()
-    if is_taken or (there and (_UPLOADING not in there or inside.read_bytes(_UPLOADING) != plan.encode("utf-8"))):
-        raise ValueError(f"{url} exists already; choose another name, or delete it first")
+
+    def check(note: bytes) -> None:
+        is_taken = folder.num_bytes(name) is not None
+        there = {} if is_taken else inside.files_below()
+        if is_taken or (there and (UPLOADING not in there or inside.read_bytes(UPLOADING) != note)):
+            raise ValueError(f"{url} exists already; choose another name, or delete it first")
+
+    check(plan.encode("utf-8"))
     with scratch_folder(scratch) as here:
         yield here / name
+        check(plan.encode("utf-8"))  # hours later
         if (here / name).is_file():
             folder.put_file(here / name, name)
             return
-        inside.put_bytes(_UPLOADING, plan.encode("utf-8"))
+        if not inside.put_first(UPLOADING, plan.encode("utf-8")):
+            raise ValueError(f"{url} is being written by another export; choose another name")
         files = sorted(each for each in (here / name).rglob("*") if each.is_file())
         with Progress("uploading", len(files), FILES) as progress:
             for each in files:
                 inside.put_file(each, str(each.relative_to(here / name)))
                 progress.one_more()
-        inside.delete(_UPLOADING)
+        inside.delete(UPLOADING)
 
 
 class _Check:
