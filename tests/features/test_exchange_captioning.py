@@ -245,7 +245,7 @@ def test_bad_rows_are_dead_letters(tmp_path: Path) -> None:
     ("index", "words"),
     [
         ([1, 2], "is no dict from image ids to rows"), ({1: 0, 2: 0}, "each the row of one image"),
-        ({1: "0"}, "is no dict from image ids"), ({1: -1}, "is no dict"), ({1: [0]}, "is no dict"),
+        ({None: 0}, "is no dict"), ({1: "0"}, "is no dict"), ({1: -1}, "is no dict"), ({1: [0]}, "is no dict"),
         ({1: Runs(os.mkdir, "made")}, "nothing was run; f.hdf5 is read with this dict of ids and rows"),
     ],
 )  # fmt: skip

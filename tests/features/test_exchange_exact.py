@@ -19,6 +19,7 @@ from store_examples import make_record
 from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.exact_records import ExactFormat
 from roibeam.features.exchange.formats import format_named, format_of
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.features.writing.store_writer import write_store
@@ -153,7 +154,9 @@ def written(path: Path, **columns: Any) -> Path:
     [
         ({"features": None}, "has no column 'features'"),
         ({"image_id": pa.array([None], pa.string())}, "has 0 bytes in UTF-8"),
-        ({"image_id": pa.array([5])}, "has 0 bytes in UTF-8"),
+        ({"image_id": pa.array([5.0])}, "image_id holds double, expected strings or integers"),
+        ({"class_distribution": [0.5]}, "class_distribution is one number, an array is expected"),
+        ({"class_distribution": [[[5.0, -3.0, 7.0]] * 3]}, "class_distribution has values from -3.0 to 7.0"),
         ({"features": [[[1.0, 2.0], [1.0], [3.0, 4.0]]]}, "features: rows of different lengths"),
         ({"features": [[[1.0, None], [1.0, 2.0], [3.0, 4.0]]]}, "features has nulls"),
         ({"features": [[["x"], ["y"], ["z"]]]}, "features holds (dictionary|string).*, expected numbers"),
@@ -218,6 +221,81 @@ def tar_of(path: Path, *members: tuple[str | tarfile.TarInfo, bytes], form: int 
     return path
 
 
+def strangers(tmp_path: Path, name: str, told: dict[str, Any], arrays: dict[str, Any]) -> Path:
+    """A file without facts of a store: two photos, those of a record of eight regions but for what is given."""
+    record = measured("391", 8)
+    told = {"image_id": 391, "width": 640, "height": 480, **told}
+    arrays = {"boxes": record.boxes, "features": record.features.astype(np.float32), **arrays}
+    path = place(tmp_path, name)
+    if name == "parquet":
+        row = {each: [value] for each, value in told.items()}
+        for each, array in arrays.items():
+            kind = pa.list_(pa.from_numpy_dtype(array.dtype))
+            row[each] = pa.array([array.tolist()], pa.list_(kind) if array.ndim == 2 else kind)
+        pq.write_table(pa.table(row), path)
+        return path
+    data = io.BytesIO()
+    np.savez(data, **arrays)
+    return tar_of(path, ("391.json", json.dumps(told).encode()), ("391.npz", data.getvalue()))
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_what_a_file_does_not_have_is_absent_and_what_is_no_text_is_no_caption(tmp_path: Path, name: str) -> None:
+    told = {"captions": ["a dog", None, "half \ud83d"[: 5 if name == "parquet" else 6]], "labels": [3, 4]}
+    path = strangers(tmp_path, name, told, {})
+    with format_named(name).open(path) as file:
+        assert file.details["classes"] == file.details["attributes"] == "absent"
+        (texts,) = file.annotations()
+        assert texts == Annotation("391", ("a dog", "half " if name == "parquet" else "half ?"), ())
+    path = strangers(tmp_path, name, {"captions": "a dog"}, {})
+    with format_named(name).open(path) as file:
+        assert list(file.annotations()) == [Annotation("391", ("a dog",), ())]
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_class_probabilities_of_strangers(tmp_path: Path, name: str) -> None:
+    """Background is last, as in exports of this format; a doubt and an option mend files that have it elsewhere."""
+    rows = np.full((8, 5), 0.02, np.float32)
+    rows[:, 0] = 0.3  # the detector's doubt
+    rows[np.arange(8), 1 + np.arange(8) % 4] = 0.64
+    ids = {"class_ids": (np.arange(8) % 4).astype(np.uint16)}
+    path, found = strangers(tmp_path, name, {}, {"class_distribution": rows, **ids}), format_named(name)
+    with found.open(path) as file:
+        assert "in the last column, but the first is" in file._reading.doubts[0]
+    with found.open(path, Reading("first")) as file:
+        (record,) = (each for each in file.outcomes() if isinstance(each, RegionRecord))
+        assert file.details["background"] == "first" and file.details["num_classes"] == 4 and not file._reading.doubts
+    assert isinstance(record.class_distribution, np.ndarray)
+    np.testing.assert_array_equal(record.class_distribution[:, :4].argmax(1), record.class_ids)
+    np.testing.assert_allclose(record.class_distribution[:, 4], 0.3, atol=1e-3)
+    found.write([record], path.with_name("own" + path.suffix))
+    refused(
+        "background is last; leave --background out", found.open, path.with_name("own" + path.suffix), Reading("first")
+    )
+    path = strangers(tmp_path, name, {}, {"class_distribution": np.roll(rows, -1, 1)})
+    with found.open(path) as file:
+        (again,) = (each for each in file.outcomes() if isinstance(each, RegionRecord))
+        assert not file._reading.doubts and file.details["classes"] == "class_distribution"
+    np.testing.assert_array_equal(again.class_ids, ids["class_ids"])
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_kinds_of_stores_without_their_facts(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As other tools write them again: top-k probabilities need the number of classes; bits of bfloat16 an option."""
+    top = {
+        "top_k_class_ids": np.zeros((8, 2), np.uint16), "top_k_probabilities": np.full((8, 2), 0.25, np.float32),
+        "top_k_rest": np.full(8, 0.5, np.float32),
+    }  # fmt: skip
+    (record,) = records(format_named(name), strangers(tmp_path, name, {}, top))
+    assert record.class_distribution is None and "top-k probabilities are left out" in caplog.text
+    bits = np.arange(16000, 16064).astype(np.uint16).reshape(8, 8)
+    path = strangers(tmp_path, name, {}, {"features": bits, "image_feature": bits[0]})
+    with format_named(name).open(path, Reading(feature_dtype="bfloat16")) as file:
+        (record,) = (each for each in file.outcomes("bfloat16") if isinstance(each, RegionRecord))
+    assert record.image_feature is not None and (record.features.view(np.uint16) == bits).all()
+    np.testing.assert_array_equal(record.image_feature.view(np.uint16), bits[0])
+
+
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
 def test_tars_of_strangers(tmp_path: Path, form: int) -> None:
     """What is no pair of members is a dead letter; nothing is extracted, links are passed over."""
@@ -231,14 +309,15 @@ def test_tars_of_strangers(tmp_path: Path, form: int) -> None:
     path = tar_of(
         tmp_path / "f.tar", ("a.jpg", b"pixels"), ("a.npz", arrays), ("a.json", told), (link, b""), ("b.json", told),
         ("b.npz", arrays), ("c.json", named), ("../up.json", named.replace(b'"b"', b'"../up"')), ("../up.npz", arrays),
-        ("d.json", b"[" * 10_000), ("d.npz", arrays),
+        ("d.json", b"[" * 10_000), ("d.npz", arrays), ("f%20g.json", named.replace(b'"b"', b'"f%20g"')),
+        ("f%20g.npz", arrays), ("a.npz", arrays), ("a.json", told.replace(b"480", b"481")), ("a.npz", arrays),
         ("e.json", named.replace(b'"b"', b'"e"')), ("e.npz", arrays[:500]),
         (long + ".json", named.replace(b'"b"', json.dumps(long).encode())), (long + ".npz", arrays), form=form,
     )  # fmt: skip
     every = outcomes(found, path)
     good = [each.image_id for each in every if isinstance(each, RegionRecord)]
     bad = {each.image_id: each.detail for each in every if not isinstance(each, RegionRecord)}
-    assert good == ["../up", "a", long]  # an id is no path
+    assert good == ["../up", "a", "f%20g", long]  # an id is no path
     assert "is of 'a'" in bad["b"] and "not both" in bad["c"] and "is no object" in bad["d"] and "npz" in bad["e"]
     data = path.read_bytes()
     for damage, words in (
@@ -321,3 +400,7 @@ def test_a_store_is_a_data_set_and_a_table_of_regions_in_one_line(
             np.testing.assert_array_equal(np.array(table["x2"]), np.concatenate([each.boxes[:, 2] for each in store]))
             assert list(table["class"])[5:] == [f"thing {each}" for each in kept[0].class_ids]
             np.testing.assert_array_equal(np.array(table["score"])[5:], kept[0].class_scores)
+    plain = {"image_id": "a", "height": 9, "width": 9, "boxes": kept[0].boxes / 100, "features": kept[0].features}
+    write_store(tmp_path / "plain", [plain], feature_space="drawn")
+    with FeatureStore(tmp_path / "plain") as store:
+        assert not [name for name in store.to_dataset().column_names if "class" in name]

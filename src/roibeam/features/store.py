@@ -290,11 +290,12 @@ class FeatureStore:
         from roibeam.features.exchange.export_output import atomic_path
         from roibeam.features.exchange.parquet_shards import FORMAT
 
-        content = json.dumps([self.manifest.content_digest, self.vocabulary]).encode("utf-8")
+        facts = {"fingerprint": self.fingerprint.to_json(), **self.vocabulary}
+        content = json.dumps([self.manifest.content_digest, facts]).encode("utf-8")
         path = Path(config.HF_DATASETS_CACHE) / "roibeam" / f"{hashlib.sha256(content).hexdigest()}.arrow"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            batches = FORMAT.with_names(*self.vocabulary.values()).batches(self.scan(copy=False, check=True))
+            batches = FORMAT.of_store(facts, None, None).batches(self.scan(copy=False, check=True))
             first = next(batches, None)
             if first is None:
                 raise ValueError(f"{self.path} holds no record, so there is no data set")

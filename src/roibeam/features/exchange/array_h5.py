@@ -80,10 +80,13 @@ class ArrayH5(H5File):
             index = loads_pickle(read_file(path), source="its content")
         except ValueError as error:
             raise ValueError(f"{path}: {error}; {self.path.name} is read with this dict of ids and rows") from None
-        rows = index.values() if isinstance(index, dict) else [None]
-        if not all(type(row) is int and 0 <= row < _LARGEST_ROW for row in rows) or len(set(rows)) < len(index):
+        rows = list(index.items() if isinstance(index, dict) else [(None, None)])
+        usable = all(
+            type(row) is int and 0 <= row < _LARGEST_ROW and type(key) in (int, str, bytes) for key, row in rows
+        )
+        if not usable or len({row for _, row in rows}) < len(rows):
             raise ValueError(f"{path}: is no dict from image ids to rows, each the row of one image")
-        return {row: str(image_id).encode("utf-8", "surrogatepass") for image_id, row in index.items()}
+        return {row: key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass") for key, row in rows}
 
     def _part(self, name: str, row: int) -> np.ndarray | None:
         """The rows of an image of an array."""

@@ -61,6 +61,7 @@ class FeatureFile(ABC):
     _dim: int | None = None  # of a feature, set by the first entry
     _columns: int | None = None  # of a row of class probabilities
     before_name = ":"
+    takes_empty = False  # whether the arrays of an image without regions tell the width of features
     details: dict[str, Any]
     names: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None)
     fingerprint: Fingerprint | None = None
@@ -200,6 +201,7 @@ class FeatureFile(ABC):
         for entry in range(min(len(self._ids), _SNIFFED_ENTRIES)):
             try:
                 record = self._read(entry, "float32")
+                found = record if self.takes_empty else None
                 if record.num_regions:
                     found = record
                     break

@@ -12,8 +12,9 @@ facts were taken away by another tool is read like any stranger's. An export is 
 """
 
 import json
+import logging
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BufferedReader
 from itertools import count
 from pathlib import Path
@@ -25,6 +26,7 @@ from roibeam.features.annotations import Annotation
 from roibeam.features.exchange.entry_file import FeatureFile
 from roibeam.features.exchange.entry_record import (
     EntryError,
+    RegionClasses,
     float32_array,
     float_array,
     id_array,
@@ -44,6 +46,7 @@ ARRAYS = (
     "boxes", "features", "class_ids", "class_scores", "attribute_ids", "attribute_scores", "class_distribution",
     "top_k_class_ids", "top_k_probabilities", "top_k_rest", "image_feature",
 )  # fmt: skip
+log = logging.getLogger(__name__)
 _BFLOAT16 = FEATURE_DTYPES["bfloat16"]
 MOST_FACTS = 2**24  # bytes
 SIDES, TEXTS = ("height", "width"), ("captions", "labels")
@@ -79,6 +82,7 @@ class ExactFile(FeatureFile):
     """
 
     layout = "regions"
+    takes_empty = True
     suffix: str
     _facts: Mapping[str, Any] = {}
     _written: str | None = None  # dtype of the features in the file
@@ -129,18 +133,26 @@ class ExactFile(FeatureFile):
         """The facts say what the numbers are; another entry costs a row group."""
         super()._look_around(first, () if self._facts else others)
 
-    def _describe(self, columns: Collection[str]) -> None:
+    def _describe(self) -> None:
         """Fills `details` by the first record and the names of what the file has."""
+        if self._facts and self._reading.background is not None:
+            raise ValueError(f"{self.path}: says itself that background is last; leave --background out")
+        self._seen: set[str] = set()  # arrays that some record has
         record = self._first_record("a record with boxes and features")
-        known = "class_ids" in columns and (self.fingerprint is None or has_classes(self.fingerprint))
-        self.details["classes"] = "class_ids" if known else ABSENT
-        self.details["attributes"] = "attribute_ids" if known and "attribute_ids" in columns else ABSENT
+        known = self.fingerprint is None or has_classes(self.fingerprint)
+        named = next((name for name in ("class_ids", "class_distribution") if name in self._seen and known), ABSENT)
+        self.details["classes"] = named
+        self.details["attributes"] = "attribute_ids" if known and "attribute_ids" in self._seen else ABSENT
         top = record.class_distribution
-        if top is not None:
-            width = top.num_classes + 1 if isinstance(top, TopKDistribution) else top.shape[1]
-            self.details |= {"background": "last", "num_classes": width - 1}
+        if top is not None and not self._facts:
+            self.details |= self._reading.details(record)
+        elif top is not None:
+            number = top.num_classes if isinstance(top, TopKDistribution) else top.shape[1] - 1
+            self.details |= {"background": "last", "num_classes": number}
         elif self.fingerprint is not None:
             self.details["num_classes"] = num_classes_of(self.fingerprint)
+        if "top_k_rest" in self._seen and top is None:
+            log.warning("%s: does not say how many classes there are, so top-k probabilities are left out", self.path)
 
     def _record(
         self, entry: int, told: Mapping[str, Any], arrays: Mapping[str, np.ndarray], dtype: str
@@ -149,16 +161,21 @@ class ExactFile(FeatureFile):
         missing = next((name for name in ("boxes", "features") if name not in arrays), None)
         if missing:
             raise EntryError("decode", "missing array", f"has no {missing}")
+        if flat := next((name for name, values in arrays.items() if not np.ndim(values)), None):
+            raise EntryError("decode", "wrong shape", f"{flat} is one number, an array is expected")
+        self._seen |= arrays.keys()
         boxes = float32_array(arrays["boxes"], "boxes", columns=4)
         rows = len(boxes)
         features = self._features(arrays["features"], "features", rows)
         whole = arrays.get("image_feature")
         if whole is not None:
             whole = self._features(whole.reshape(1, -1), "image_feature", 1)[0]
-        classes = without_classes(rows)._replace(class_distribution=self._distribution(arrays, rows))
+        classes = self._classes(arrays, rows)
         if "class_ids" in arrays:
-            ids = id_array(arrays["class_ids"], "class_ids", rows)
-            classes = classes._replace(class_ids=self._reading.class_ids(ids, "class_ids"))
+            ids, has_rows = id_array(arrays["class_ids"], "class_ids", rows), classes.class_distribution is not None
+            by = self._reading
+            ids = ids if self._facts else by.stated_ids(ids, classes) if has_rows else by.class_ids(ids, "class_ids")
+            classes = classes._replace(class_ids=ids)
             if "class_scores" in arrays:
                 classes = classes._replace(class_scores=score_array(arrays["class_scores"], "class_scores", rows))
         if "attribute_ids" in arrays:
@@ -170,7 +187,7 @@ class ExactFile(FeatureFile):
     def _features(self, values: np.ndarray, name: str, rows: int) -> np.ndarray:
         if self._written == "bfloat16" and values.dtype == np.uint16:
             values = values.view(_BFLOAT16).astype(np.float32)
-        elif name == "features":
+        else:
             values = self._reading.typed(values, name)
         columns = self._dim if name == "features" and self._dim else values.shape[-1]
         return float_array(values, name, rows=rows, columns=columns)
@@ -178,27 +195,37 @@ class ExactFile(FeatureFile):
     @staticmethod
     def _annotations_of(image_id: str, told: Mapping[str, Any]) -> Iterator[Annotation]:
         """Captions and labels among what the file says of an image, where it has any."""
-        captions, labels = (tuple(map(str, told[name])) if isinstance(told.get(name), list) else () for name in TEXTS)
+        given = (told.get(name) for name in TEXTS)
+        lists = ([each] if isinstance(each, str) else each if isinstance(each, list) else [] for each in given)
+        # Half a surrogate pair, which JSON can hold, is no text.
+        captions, labels = (
+            tuple(each.encode("utf-8", "replace").decode() for each in texts if isinstance(each, str))
+            for texts in lists
+        )
         if captions or labels:
             yield Annotation(image_id, captions, labels)
 
-    def _distribution(self, arrays: Mapping[str, np.ndarray], rows: int) -> Any:
-        """The record checks the shapes."""
-        full = arrays.get("class_distribution")
+    def _classes(self, arrays: Mapping[str, np.ndarray], rows: int) -> RegionClasses:
+        """By rows of probabilities, where there are some; the record checks the shapes."""
+        none, full = without_classes(rows), arrays.get("class_distribution")
+        if full is not None and not self._facts:
+            full = float32_array(full, "class_distribution", rows=rows, columns=self._columns or full.shape[-1])
+            return self._reading.classes(full, "class_distribution", background="last")
         if full is not None:
-            return float_array(full, "class_distribution", rows=rows, columns=full.shape[-1]).astype(np.float16)
+            full = float_array(full, "class_distribution", rows=rows, columns=full.shape[-1])
+            return none._replace(class_distribution=full.astype(np.float16))
         names = ("top_k_class_ids", "top_k_probabilities", "top_k_rest")
         top, number = [arrays[name] for name in names if name in arrays], self._facts.get("num_classes")
-        if not top:
-            return None
+        if not top or number is None:
+            return none
         if [each.dtype.kind for each in top] != ["u", "f", "f"] or type(number) is not int or number > _MOST_CLASSES:
             raise EntryError("decode", "missing array", "its top-k probabilities are not whole")
         ids, probabilities, rest = top
         if ids.max(initial=0) > number:
             raise EntryError("record", "bad value", f"top_k_class_ids has {ids.max()}, of {number} classes")
-        return TopKDistribution(
-            ids.astype(np.uint16), probabilities.astype(np.float16), rest.astype(np.float16), number
-        )
+        halves = probabilities.astype(np.float16), rest.astype(np.float16)
+        kept: Any = TopKDistribution(ids.astype(np.uint16), *halves, number)
+        return none._replace(class_distribution=kept)
 
 
 def shard_files(path: Path, suffix: str) -> list[Path]:

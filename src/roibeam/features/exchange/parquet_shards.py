@@ -81,14 +81,14 @@ class ParquetShards(ExactFile):
                 for group in range(len(told["rows"])):
                     self._starts.append(len(names))
                     self._groups.append((path, group, told["columns"]))
-                    texts = _texts(self._process.column(path, group, "image_id"))
+                    texts = _ids(self._process.column(path, group, "image_id"))
                     names += [b"" if each is None else each.encode("utf-8", "surrogatepass") for each in texts]
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from None
             facts.append((path, None if told["facts"] is None else bytes.fromhex(told["facts"])))
         self._take_facts(facts)
         self._rows = self._take_ids(enumerate(names), usable_id)
-        self._describe(set.intersection(*(set(columns) for _, _, columns in self._groups)) if names else ())
+        self._describe()
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         row = self._rows[entry]
@@ -112,8 +112,8 @@ class ParquetShards(ExactFile):
             names = [name for name in TEXTS if name in columns]
             if not names:
                 continue
-            texts = [_texts(self._process.column(path, group, name)) for name in ("image_id", *names)]
-            for image_id, *row in zip(*texts, strict=True):
+            ids, *columns = (self._process.column(path, group, name) for name in ("image_id", *names))
+            for image_id, *row in zip(_ids(ids), *map(_texts, columns), strict=True):
                 yield from self._annotations_of(str(image_id), dict(zip(names, row, strict=True)))
 
     def _place(self, entry: int) -> str:
@@ -126,6 +126,16 @@ class ParquetShards(ExactFile):
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _ids(column: pa.Array) -> list[Any]:
+    """Texts, of integers too. ValueError for other types."""
+    if pa.types.is_integer(column.type):
+        column = column.dictionary_encode()
+        column = pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.string()))
+    if not pa.types.is_dictionary(column.type):
+        raise ValueError(f"image_id holds {column.type}, expected strings or integers")
+    return _texts(column)
 
 
 def _texts(column: pa.Array) -> list[Any]:

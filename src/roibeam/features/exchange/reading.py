@@ -80,7 +80,7 @@ class Reading:
             raise ValueError(f"--feature-dtype {feature_dtype!r}: choose one of {', '.join(FILE_DTYPES)}")
         self.background, self.feature_dtype = background, feature_dtype
         self.doubts: list[str] = []
-        self._settled = False
+        self._settled, self._usual = False, "first"
         self._seen_dtype: str | None = None
         self._row_dtype: np.dtype | None = None
         self._bytes: list[np.ndarray] = []
@@ -151,7 +151,7 @@ class Reading:
 
     def classes(self, rows: np.ndarray, name: str, *, background: str = "first") -> RegionClasses:
         """`classes_from_rows` of rows as the file has them, with `background` where the format has it."""
-        place = self.background or background
+        self._usual, place = background, self.background or background
         if not self._settled and rows.size and place != "none":
             self._rows.append(rows)
         if place == "none":
@@ -175,7 +175,7 @@ class Reading:
         """Position of background and number of classes by a record of the file, for `FeatureFile.details`."""
         rows = record.class_distribution
         return {
-            "background": ABSENT if rows is None else self.background or "first",
+            "background": ABSENT if rows is None else self.background or self._usual,
             "num_classes": rows.shape[1] - 1 if isinstance(rows, np.ndarray) else None,
         }
 
@@ -269,17 +269,18 @@ class Reading:
         rows = np.concatenate([each for each in self._rows if each.shape[1] == width]) if self._rows else self._rows
         if len(rows) < _FEWEST_REGIONS or width < 3:
             return None
-        rows = np.asarray(rows, np.float64)
-        likely, sign = likely_background(rows[:, ::-1] if self.background == "last" else rows)
-        if likely is None or self.background == "last" != likely:
+        rows, place = np.asarray(rows, np.float64), self.background or self._usual
+        likely, sign = likely_background(rows[:, ::-1] if place == "last" else rows)
+        if likely is None or place == "last" != likely:
             return None
+        if place == "last":
+            likely, sign = "first", sign.replace("the last", "the first")
         if self.background is not None:
-            likely = "first" if self.background == "last" else likely
-            return f"--background {self.background}: the class probabilities look as if it were {likely}"
+            return f"--background {place}: the class probabilities look as if it were {likely}"
         return (
-            f"its rows of {width} class probabilities are read with background in the first column, but {sign} the "
+            f"its rows of {width} class probabilities are read with background in the {place} column, but {sign} the "
             f"{plural(len(rows), 'region')} that were looked at; in the wrong reading every class id is one off. Say "
-            f"which it is with --background first or --background {likely} {_OPTIONS}"
+            f"which it is with --background {place} or --background {likely} {_OPTIONS}"
         )
 
 

@@ -19,10 +19,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from io import BufferedReader
-from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
@@ -52,9 +50,7 @@ class WebDatasetTar(ExactFile):
         places = array("q")  # of each sample: file, start and size of its .json, those of its .npz
         for number, (path, file) in enumerate(zip(self._paths, self._opened, strict=True)):
             facts.append((path, None))
-            samples = groupby(members(file.fileno(), path), lambda member: _key(member[0]))
-            for key, group in samples:
-                found = {name[len(key) + 1 :]: (start, size) for name, start, size in group}
+            for key, found in _samples(members(file.fileno(), path)):
                 if key == _FACTS:
                     start, size = found.get(b"json", (0, 0))
                     facts[-1] = path, os.pread(file.fileno(), min(size, MOST_FACTS + 1), start)
@@ -66,12 +62,12 @@ class WebDatasetTar(ExactFile):
         self._take_facts(facts)
         self._places = places
         self._samples = self._take_ids(enumerate(names), _id_of)
-        self._describe(("class_ids", "attribute_ids"))
+        self._describe()
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         told = self._told(self._samples[entry])
         image_id = self._ids[entry].decode("utf-8")
-        if told.get("image_id", image_id) != image_id:
+        if str(told.get("image_id", image_id)) != image_id:
             raise EntryError("read", "bad image id", f"its .json is of {str(told['image_id'])[:80]!r}")
         arrays = npz_values(self._member(self._samples[entry], 1), ARRAYS)
         if any(not isinstance(array, np.ndarray) for array in arrays.values()):
@@ -134,6 +130,20 @@ def members(descriptor: int, path: Path) -> Iterator[tuple[bytes, int, int]]:
     raise ValueError(f"{path}: is no whole tar file: it has no end; copy it again")
 
 
+def _samples(files: Iterable[tuple[bytes, int, int]]) -> Iterator[tuple[bytes, dict[bytes, tuple[int, int]]]]:
+    """Key, and start and size by ending, of files that follow each other; an ending that comes again begins anew."""
+    key, found = b"", dict[bytes, tuple[int, int]]()
+    for name, start, size in files:
+        own = _key(name)
+        ending = name[len(own) + 1 :]
+        if found and (own != key or ending in found):
+            yield key, found
+            found = {}
+        key, found[ending] = own, (start, size)
+    if found:
+        yield key, found
+
+
 def _key(name: bytes) -> bytes:
     """What webdataset calls a sample."""
     folder, slash, file = name.rpartition(b"/")
@@ -141,7 +151,7 @@ def _key(name: bytes) -> bytes:
 
 
 def _id_of(key: bytes) -> bytes:
-    return usable_id(unquote_to_bytes(key))
+    return usable_id(key.replace(b"%2E", b".").replace(b"%25", b"%"))
 
 
 def _name_of(image_id: str) -> str:

@@ -227,7 +227,8 @@ def planned_annotations(
 class AnnotationTable:
     """Captions and labels by image id, in a scratch database.
 
-    An image that comes several times has the captions and labels of all, those of earlier ones first, each once.
+    An image that comes several times has the captions and labels of all, those of earlier ones first, each once; one
+    that comes once has its own.
     """
 
     def __init__(self, rows: Iterable[Annotation]) -> None:
@@ -240,8 +241,8 @@ class AnnotationTable:
 
     def of(self, image_id: str) -> Annotation:
         kept = self._table.rows("SELECT captions, labels FROM annotations WHERE id = ? ORDER BY rowid", (image_id,))
-        texts = (dict.fromkeys(text for row in kept for text in json.loads(row[column])) for column in (0, 1))
-        return Annotation(image_id, *map(tuple, texts))
+        texts = ([text for row in kept for text in json.loads(row[column])] for column in (0, 1))
+        return Annotation(image_id, *(tuple(each if len(kept) == 1 else dict.fromkeys(each)) for each in texts))
 
 
 def merged_annotations(
