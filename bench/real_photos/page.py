@@ -116,7 +116,7 @@ def claims(work: Work) -> Iterator[str]:
         found = [each["words"] for row in rows if (each := there(work, row))]
         if found:
             ours, others, asked = ([each[part] for each in found] for part in ("own", "other", "asked"))
-            yield _compared("hidden words: own photo, another photo", name, ours, others, asked)
+            yield _line("hidden words: own photo, another photo", name, _compared(ours, others, asked))
     for system in ("visualbert", CHEAPEST):  # the model of words alone has VisualBERT's tasks and layers
         pairs = [
             (there(work, f"pretrained/{system}-{seed}"), there(work, f"alone/visualbert-{seed}")) for seed in SEEDS
@@ -124,7 +124,8 @@ def claims(work: Work) -> Iterator[str]:
         if both := [(one["words"], other["words"]) for one, other in pairs if one and other]:
             ours, others = [one["own"] for one, _ in both], [two["none"] for _, two in both]
             asked = [one["asked"] for one, _ in both]
-            yield _compared("hidden words: own photo, VisualBERT of words alone", NAMES[system], ours, others, asked)
+            cells = _compared(ours, others, asked)
+            yield _line("hidden words: own photo, VisualBERT of words alone", NAMES[system], cells)
     of_seeds = [
         (f"{label}: R@10", [(f"tuned/{CHEAPEST}-{seed}", f"{row}/{CHEAPEST}-{seed}") for seed in SEEDS])
         for row, label in _CLAIMS.items()
@@ -134,17 +135,23 @@ def claims(work: Work) -> Iterator[str]:
     ]
     for label, rows in (*of_seeds, *of_floors):
         pairs = [(there(work, one), there(work, other)) for one, other in rows]
+        ways = []
         for way in WAYS:
             hits = [[(np.array(each[way]) <= 10).astype(int) for each in pair] for pair in pairs if all(pair)]
             if hits:
-                asks = "photo asks" if way == WAYS[0] else "sentence asks"
                 ones = [np.ones(len(pair[0]), int) for pair in hits]
-                ours, others = [pair[0] for pair in hits], [pair[1] for pair in hits]
-                system = BEST if "floor" in label else CHEAPEST
-                yield _compared(f"{label}, {asks}", NAMES[system], ours, others, ones)
+                ways.append(_compared([pair[0] for pair in hits], [pair[1] for pair in hits], ones))
+        if ways:
+            yield _line(f"{label}, photo asks / sentence asks", NAMES[BEST if "floor" in label else CHEAPEST], *ways)
 
 
-def _compared(claim: str, system: str, ours: Sequence[Any], others: Sequence[Any], asked: Sequence[Any]) -> str:
+def _line(claim: str, system: str, *ways: Sequence[str]) -> str:
+    same = {way[-1] for way in ways}  # "one seed"
+    cells = [" / ".join(dict.fromkeys(each) if set(each) == same else each) for each in zip(*ways, strict=True)]
+    return f"| {' | '.join([claim, system, *cells])} |"
+
+
+def _compared(ours: Sequence[Any], others: Sequence[Any], asked: Sequence[Any]) -> list[str]:
     """Difference of two shares, with an interval over photos; of several seeds the mean, and each seed's."""
     sums = [np.sum(np.array(each, float), axis=0) for each in (ours, others, asked)]
     shares = 100 * sums[0].sum() / sums[2].sum(), 100 * sums[1].sum() / sums[2].sum()
@@ -155,7 +162,7 @@ def _compared(claim: str, system: str, ours: Sequence[Any], others: Sequence[Any
         half = {2: 12.71, 3: 4.30}[len(each)] * float(np.std(each, ddof=1)) / len(each) ** 0.5
         seeds = f"{len(each)} seeds: {np.mean(each):+.1f} ± {half:.1f}"
     difference = f"{shares[0] - shares[1]:+.1f} [{low:+.1f} .. {high:+.1f}]"
-    return f"| {claim} | {system} | {shares[0]:.1f} | {shares[1]:.1f} | {difference} | {seeds} |"
+    return [f"{shares[0]:.1f}", f"{shares[1]:.1f}", difference, seeds]
 
 
 def heads(work: Work) -> Iterator[str]:
