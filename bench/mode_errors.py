@@ -3,7 +3,7 @@
 For each photo the proposals of exact are described by every mode, so that features can be compared row by row; and each
 mode runs by itself, so that its detections can be compared as sets. Networks: the reduced one and, on --true-size
 photos, the true one, both with the goldens' random weights; and the shipped toy detector, which is trained, on pictures
-of its world. Writes the table of BENCHMARKS.md to standard output.
+of its world. Writes a table to standard output; BENCHMARKS.md has its figures.
 """
 
 from __future__ import annotations

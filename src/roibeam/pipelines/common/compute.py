@@ -4,8 +4,8 @@
 seconds that torch takes. Of the processes of a launcher the first one logs; errors are logged by all.
 
 An OpenMP thread that waits for work spins for about a millisecond. On free cores that is fastest: small models train
-1.3 to 2.6 times as fast as with threads that sleep at once. Beside other programs they then train up to 10 times as
-slowly (BENCHMARKS.md). So it is decided when a training begins. Results are the same bit for bit.
+1.3 to 2.6 times as fast as with threads that sleep at once. Beside some ten other programs a step with threads that
+sleep took 0.44 of the time (BENCHMARKS.md). So it is decided when a training begins. Results are the same bit for bit.
 """
 
 from __future__ import annotations
