@@ -280,6 +280,13 @@ def test_class_probabilities_of_strangers(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOTH)
+def test_names_that_are_no_text_are_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    words = [*map(str, range(1999)), "half \ud83d"]  # which no region has
+    exact(name).with_names(words, None).write([measured("a")], place(tmp_path, name))
+    refused("its facts of a store cannot be used", format_named(name).open, place(tmp_path, name))
+
+
+@pytest.mark.parametrize("name", BOTH)
 def test_kinds_of_stores_without_their_facts(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """As other tools write them again: top-k probabilities need the number of classes; bits of bfloat16 an option."""
     top = {

@@ -13,6 +13,7 @@ from object_store import URL, kill_at
 from tiny_commands import Cli, ok, one_line
 
 from roibeam.features.exchange.exact_records import ExactFormat
+from roibeam.features.folders.object_folder import ObjectFolder
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.features.writing.store_writer import write_store
@@ -134,6 +135,17 @@ def test_of_two_exports_to_a_url_the_later_one_is_refused(
         export_store(store, f"{URL}{out}", format_name=name)
     first = out / "a.npz" if name == "milvlg-npz" else out
     assert first.read_text() == "first" and (not out.is_dir() or len(list(out.iterdir())) == 1)
+
+
+def test_of_two_sharded_exports_to_a_url_the_later_one_is_refused(
+    store: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found it empty."""
+    put_first = ObjectFolder.put_first
+    monkeypatch.setattr(ObjectFolder, "put_first", lambda self, name, data: put_first(self, name, b"another"))
+    with pytest.raises(ValueError, match="exists already and is not of this export"):
+        export_store(store, f"{URL}{bucket}/out", format_name="parquet")
+    assert [each.read_text() for each in (bucket / "out").iterdir()] == ["another"]
 
 
 @pytest.mark.parametrize("name", BOTH)

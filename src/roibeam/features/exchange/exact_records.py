@@ -120,6 +120,7 @@ class ExactFile(FeatureFile):
             self.fingerprint = None if given is None else Fingerprint(**given)
             names = [self._facts.get(name) for name in ("classes", "attributes")]
             classes, attributes = (None if each is None else tuple(map(str, each)) for each in names)
+            "".join([*(classes or ()), *(attributes or ())]).encode("utf-8")  # half a surrogate pair is no text
             self.names, self.dtype = (classes, attributes), self._facts.get("feature_dtype")
             if self.dtype is not None and self.dtype not in FEATURE_DTYPES:
                 raise ValueError(f"no feature dtype {self.dtype!r}")

@@ -73,10 +73,11 @@ def export_shards(
     names = [f"data-{number:05}-of-{num_shards:05}{suffix}" for number in range(num_shards)]
     card = data_card(store, found, names).encode("utf-8")
     there = {name for name in folder.listing() if not name.startswith(".")}
-    if there and (_CARD not in there or folder.read_bytes(_CARD) != card or there - {_CARD, *names}):
+    if not there:
+        # At a URL another export may begin at the same time.
+        (folder.put_first if is_at_url(out) else folder.put_bytes)(_CARD, card)
+    if (there and _CARD not in there) or folder.read_bytes(_CARD) != card or there - {_CARD, *names}:
         raise ValueError(f"{out} exists already and is not of this export; choose another name, or delete it first")
-    if _CARD not in there:
-        folder.put_bytes(_CARD, card)
     records = written = 0
     wanted = {number for number in range(part[0] - 1, num_shards, part[1]) if names[number] not in there}
     for number, rows in _shards(store, size, wanted):
