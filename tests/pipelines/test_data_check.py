@@ -53,7 +53,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_world(world, seed=SEED, num_images=NUM_IMAGES, workers=1)
     ToyTasks(str(folder), world, SEED, NUM_IMAGES).write()
     ToyEntities(str(folder / "flickr30k-entities"), world, SEED, NUM_IMAGES).write()
-    boxes = [{"box": [1, 2, 3, 4], "image_id": 7, "category_id": 1, "score": 0.9}] * 20
+    images = json.loads((folder / "refcoco+" / "instances.json").read_text())["images"]
+    boxes = [{"box": [1, 2, 3, 4], "image_id": each["id"], "category_id": 1, "score": 0.9} for each in images]
     (folder / "refcoco+" / DETECTIONS_NAME).write_text(json.dumps(boxes))
     (folder / "retrieval").symlink_to(world / "coco")
     return folder
@@ -77,6 +78,11 @@ def first_in(folder: Path, damage: Callable[[Path], object]) -> None:
     damage(sorted(folder.iterdir())[0])
 
 
+def without_boxes(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.write_text("<annotation></annotation>")
+
+
 QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
 
 
@@ -87,9 +93,18 @@ QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
         ("vqa", QUESTIONS.format("val2014"), cut, "val", "val2014_questions.json"),
         ("vqa", "v2_mscoco_val2014_annotations.json", cut, "val", "annotations.json"),
         ("refcoco+", DETECTIONS_NAME, cut, "", DETECTIONS_NAME),
-        ("flickr30k-entities", "Sentences", lambda at: first_in(at, Path.unlink), "", "1 image of "),
-        ("flickr30k-entities", "Annotations", lambda at: first_in(at, Path.unlink), "", "1 image of "),
-        ("flickr30k-entities", "Annotations", lambda at: first_in(at, lambda x: x.write_text("<a")), "", "1 image of "),
+        ("refcoco+", DETECTIONS_NAME, lambda at: at.write_text("[]"), "", "have no detection in it"),
+        ("flickr30k-entities", "Annotations", without_boxes, "", "images without a box"),
+        ("vcr", "vcr1images", shutil.rmtree, "photos of ", "vcr1images"),
+        ("flickr30k-entities", "Sentences", lambda at: first_in(at, Path.unlink), "", "1 image cannot be read"),
+        ("flickr30k-entities", "Annotations", lambda at: first_in(at, Path.unlink), "", "1 image cannot be read"),
+        (
+            "flickr30k-entities",
+            "Annotations",
+            lambda at: first_in(at, lambda x: x.write_text("<a")),
+            "",
+            "1 image cannot be read",
+        ),
         ("vcr", "vcr1images", without_photos, "photos of ", "2 files not below "),
         ("vcr", "vcr1images", lambda at: next(at.rglob("*.json")).unlink(), "photos of ", "1 file not below "),
         ("nlvr2", "images", without_photos, "photos of ", "2 files not below "),

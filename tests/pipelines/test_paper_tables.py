@@ -15,6 +15,7 @@ from glue_files import write_task
 from tiny_commands import Cli, ok
 
 from roibeam.pipelines.cli.commands import app
+from roibeam.pipelines.cli.finetune import _printed
 from roibeam.pipelines.cli.recipe_commands import (
     Command,
     chain_of,
@@ -210,6 +211,7 @@ def test_all_files_that_commands_name_are_among_the_needs(commands: dict[str, di
         (("--paper", "What Does BERT with Vision Look At?", "--task", "vqa", "--figure", "70.80"), ["visualbert-vqa"]),
         (("--paper", "what does", "--task", "vqa", "--search", "late"), ["visualbert-vqa-late-fusion"]),
         (("--figure", "55"), ["vlbert-paper", "vlbert-vcr-answer-paper"]),
+        (("--figure", "10-1"), ["visualbert-task-flickr"]),
     ],
 )  # fmt: skip
 def test_recipes_are_filtered(roibeam: Cli, asked: tuple[str, ...], names: list[str]) -> None:
@@ -230,6 +232,7 @@ def test_recipes_are_filtered(roibeam: Cli, asked: tuple[str, ...], names: list[
         (("recipes", "--system", "vilbart"), "did you mean vilbert"),
         (("recipes", "--paper", "ViLBART"), "did you mean ViLBERT"),
         (("recipes", "--figure", "12345"), "no recipe fits --figure '12345'"),
+        (("recipes", "--paper", "ViLBERT", "--figure", "71.79"), "'71.79' fits 1 recipe, but none of them the other"),
         (("recipes", "vlbert-vqa", "--data", "."), "--data and --stores are for --commands"),
         (("recipes", "vlbert-vqa", "--commands", "--data", "nowhere"), "no such file or folder: --data 'nowhere'"),
         (("tables", "vilbert-2", "--dry-run", "--data", PAGE), "is a file; name a folder"),
@@ -255,6 +258,32 @@ def test_a_score_has_the_printed_figure_beside(roibeam: Cli, tmp_path: Path) -> 
         model = {"recipe": "interbert-rte", "toy": toy}
         write_card(tmp_path / "RTE.tsv", {"task": "rte", "split": "dev", "model": model})
         assert (beside in ok(roibeam(*asked)).out) != toy
+
+
+def test_figures_of_another_rule_or_data_set_are_not_subtracted() -> None:
+    ours, card = {"accuracy": 10.0, "image R@1": 70.0}, {"rules": "strict", "task": "refcoco+", "labels": {}}
+    lines = _printed("vilbert-refcoco+-detected", ours, "val", card)
+    assert lines[1].endswith("; the recipe counts by --rules vilbert")
+    assert "ours less it" in _printed("vilbert-refcoco+-detected", ours, "val", {**card, "rules": "vilbert"})[1]
+    for name, less in (("flickr30k", "ours less it -3.10"), ("coco", "ours less it +19.50")):
+        card = {"rules": "strict", "task": "retrieval", "labels": {f"data/dataset_{name}.json": ""}}
+        (line,) = (each for each in _printed("imagebert-retrieval", ours, "test", card) if "image R@1:" in each)
+        assert line.endswith(less), line
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("vlbert-paper", "# measured by roibeam recipes vlbert-vcr-answer-paper --commands: 73.7 (VCR, Q->A, val)"),
+        (
+            "interbert-single-stream",
+            "# the mean of the row's tasks in roibeam tables, Table 3, --only 'Single Stream': 80.0",
+        ),
+        ("interbert", "# the mean of the row's tasks in roibeam tables, Table 3, --only 'InterBERT': 81.8"),
+    ],
+)
+def test_a_recipe_names_who_measures_its_figures(roibeam: Cli, name: str, words: str) -> None:
+    assert words in ok(roibeam("recipes", name, "--commands")).out
 
 
 def test_a_checked_submission_has_the_printed_figure_beside(roibeam: Cli, tmp_path: Path) -> None:

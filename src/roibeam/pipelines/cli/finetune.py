@@ -199,7 +199,7 @@ def score_command(
     printed = [
         line
         for each in ([recipe] if recipe else _recipes_of(score.card["predicted"][0]))
-        for line in _printed(each, ours, score.card["split"], in_folds=rules == "five-folds")
+        for line in _printed(each, ours, score.card["split"], score.card)
     ]
     printed = printed or [f"printed, of the recipe {recipe}, {score.card['split']}: no figure"] * bool(recipe)
     if as_json:
@@ -234,15 +234,29 @@ def _check_task(recipe: str, task: str) -> None:
         raise ValueError(f"--recipe {recipe} is of the task {of_recipe}, not {task}")
 
 
-def _printed(recipe: str, ours: Mapping[str, float | None], split: str, *, in_folds: bool = False) -> list[str]:
-    """Lines on what the paper has of a split, and what the measured percent is less it; a submission has none."""
-    from roibeam.pipelines.cli.recipe_commands import printed_figures
+def _printed(
+    recipe: str, ours: Mapping[str, float | None], split: str, card: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Lines on what the paper has of a split, and what the measured percent is less it; a submission has none.
 
+    Args:
+        card: of the score; None for figures of a run.
+    """
+    from roibeam.pipelines.cli.recipe_commands import printed_figures
+    from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+
+    options, rules, on_coco = TASK_RECIPES[recipe].options, None, None
+    own = getattr(options, "box_rule", "refer")
+    if card is not None:
+        rules = card["rules"]
+        on_coco = any("dataset_coco" in path for path in card["labels"]) if card["task"] == "retrieval" else None
+    other_rule = f"; the recipe counts by --rules {own}" if own not in ("refer", rules) and rules else ""
     lines = [f"printed, of the recipe {recipe}, {split}:"]
-    for measure, figures in printed_figures(recipe, split, in_folds=in_folds).items():
+    for measure, figures in printed_figures(recipe, split, in_folds=rules == "five-folds", on_coco=on_coco).items():
         value = ours.get(measure)
         each = ", ".join(f"{one.printed} ({one.column}; {one.where})" for one in figures)
         less = "" if value is None or len(figures) > 1 else f"; ours less it {value - figures[0].value:+.2f}"
+        less = other_rule or less
         less = less if ours or not split.startswith("test") else ", from the test server"
         lines.append(f"  {measure}: {each}{less}")
     return lines if len(lines) > 1 else []

@@ -38,6 +38,7 @@ from roibeam.pipelines.finetuning.scored_tasks import FIVE_FOLDS, SCORED_TASKS
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_before
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+from roibeam.pipelines.training.model_files.model_folder import BERT_WEIGHTS
 
 
 class Photos(NamedTuple):
@@ -193,15 +194,31 @@ def source_of(figure: PaperFigure, seed: int = 0) -> tuple[str, str]:
     return "", ""
 
 
-def printed_figures(name: str, split: str, *, in_folds: bool = False) -> dict[str, list[PaperFigure]]:
+def made_elsewhere(recipe: Recipe | TaskRecipe, commands: Iterable[Command]) -> Iterator[str]:
+    """Lines on figures of a recipe that none of its commands measures, by the recipes or the tables that do."""
+    keys = {each.key for each in commands}
+    others = [each for each in recipe.figures if each.recipe and source_of(each)[0] not in keys]
+    for name in dict.fromkeys(each.recipe for each in others if each.task != AVERAGED):
+        columns = "; ".join(f"{each.printed} ({each.column})" for each in others if each.recipe == name)
+        yield f"measured by roibeam recipes {name} --commands: {columns}"
+    for each in (each for each in others if each.task == AVERAGED):
+        yield f"the mean of the row's tasks in roibeam tables, {each.where}, --only {each.row!r}: {each.printed}"
+
+
+def printed_figures(
+    name: str, split: str, *, in_folds: bool = False, on_coco: bool | None = None
+) -> dict[str, list[PaperFigure]]:
     """Printed figures of a task's recipe, of VCR for both problems, by the measure of `roibeam score` beside each.
 
     Args:
         in_folds: of the score in five parts of COCO's test images.
+        on_coco: of retrieval on COCO, or not; None for all.
     """
     found: dict[str, list[PaperFigure]] = {}
     for figure in (one for each in _both_problems(name, TASK_RECIPES[name]) for one in TASK_RECIPES[each].figures):
         key, measure = source_of(figure)
+        if on_coco is not None and (_ON_COCO in figure.column) != on_coco:
+            continue
         if key and _split_of(figure) == split and key.endswith(_IN_FOLDS) == in_folds:
             found.setdefault(measure, []).append(figure)
     return found
@@ -446,11 +463,13 @@ def needs_of(commands: Iterable[Command]) -> list[Need]:
     """What commands need that no download among them makes; what lies in one folder stands together."""
     commands = list(commands)
     made = {f"{each.words[2]}/local.tsv".removeprefix("DATA/") for each in commands if each.words[0] == "download"}
-    needs = {each[:2]: each for command in commands for each in _needs(command) if each.name not in made}
+    has_test = any("DATA/vqa" in each.words and f"{each.words[-1]}".startswith("test") for each in commands)
+    needs = {each[:2]: each for one in commands for each in _needs(one, has_test) if each.name not in made}
     return sorted(needs.values(), key=lambda each: (PLACES.index(each.place), each.name))
 
 
-def _needs(command: Command) -> Iterator[Need]:
+def _needs(command: Command, has_test: bool) -> Iterator[Need]:
+    """Args: has_test: whether VQA's test questions are answered, which alone are on photos of test2015."""
     words = command.words
     for before, word in pairwise(words):
         place = _PLACE.fullmatch(word)
@@ -458,7 +477,8 @@ def _needs(command: Command) -> Iterator[Need]:
             continue
         name = place[3].rstrip("/")
         if before == "extract" and not name.endswith(".tsv"):
-            folders = [f"coco/{each}" for each in ("train2014", "val2014", "test2015")] if name == "coco" else [name]
+            parts = ("train2014", "val2014", *(["test2015"] * has_test))
+            folders = [f"coco/{each}" for each in parts] if name == "coco" else [name]
             photo = "*.png" if name.startswith("nlvr2") else "*.jpg"
             yield from (Need(DATA, f"{each}/{photo}", (f"**/{photo}",)) for each in folders)
         elif before in ("--data", "--entities"):
@@ -516,7 +536,8 @@ def missing_of(commands: Iterable[Command], data: Path, stores: Path, named: Nam
     for need in needs_of(commands):
         folder = stores if need.place == STORES else data
         if need.name.startswith("hf:"):
-            named.look(partial(fetch_from_hub, need.name, ("config.json",)))
+            for names in (("config.json",), BERT_WEIGHTS, ("tokenizer.json", "vocab.txt")):
+                named.look(partial(fetch_from_hub, need.name, names))
         elif not is_there(need, folder):
             missing.append(str(folder / need.name) if need.place else need.name)
         elif need.place == STORES:
@@ -537,7 +558,7 @@ def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) 
     def line(need: Need) -> str:
         folder = folders.get(need.place or DATA)
         if need.name.startswith("hf:"):
-            return f"{need.name}, from Hugging Face's hub; or its folder, as --from-bert"
+            return f"{need.name}, from Hugging Face's hub or its cache; a command alone takes a folder, --from-bert"
         return f"{'' if folder is None else 'there    ' if is_there(need, folder) else 'missing  '}{need.name}"
 
     yield "official files, below DATA:"
@@ -548,7 +569,8 @@ def need_lines(commands: Sequence[Command], folders: Mapping[str, Path | None]) 
         yield f"  {name}: {_official_files()[name][1]}{f' ({counts})' if counts else ''}"
         yield from (f"    {line(each)}" for each in own)
         if task in SCORED_TASKS:
-            yield f"    roibeam data check {task} DATA/{name}    compares its rows with these counts"
+            folder = filled(f"DATA/{name}", folders)
+            yield f"    roibeam data check {task} {folder}    compares its rows with these counts"
     yield from (f"  {line(each)}" for each in needs if each.place == ELSEWHERE)
     yield "stores, of float16 features and class scores:"
     rooms = {each.key.removeprefix("store "): _room(each, each.features) for each in commands if each.features}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roibeam.messages import name_hint
+from roibeam.messages import name_hint, plural
 from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.tables import Data, Stores, echo_commands
 from roibeam.pipelines.common.console.request_options import QUESTION, Json, argument, option
@@ -78,17 +78,22 @@ def recipes_command(
     if (data or stores) and not commands:
         raise ValueError("--data and --stores are for --commands, which says what is missing there")
     asked = {"paper": paper, "task": task, "system": system, "figure": figure, "search": search}
+    every: dict[str, Recipe | TaskRecipe] = {**RECIPES, **TASK_RECIPES}
     for each, value in ((each, value) for each, value in asked.items() if value):
-        facts = {name: _facts(name, recipe)[each] for name, recipe in chosen.items()}
-        chosen = {name: chosen[name] for name, own in facts.items() if any(_fits(each, value, fact) for fact in own)}
-        if not chosen:
+        facts = {name: _facts(name, recipe)[each] for name, recipe in every.items()}
+        fits = {name for name, own in facts.items() if any(_fits(each, value, fact) for fact in own)}
+        if not fits:
             known = dict.fromkeys(fact for own in facts.values() for fact in own)
-            listed = "roibeam recipes lists all" if each in ("figure", "search") else name_hint(value, known)
+            listed = "roibeam recipes lists all" if each == "search" else name_hint(value, known)
             raise ValueError(f"no recipe fits --{each} {value!r}: {listed}")
+        chosen = {name: recipe for name, recipe in chosen.items() if name in fits}
+        if not chosen:
+            rest = "not this one" if name else "but none of them the other filters"
+            raise ValueError(f"--{each} {value!r} fits {plural(len(fits), 'recipe')}, {rest}; give fewer filters")
     if commands:
         from roibeam.pipelines.cli.recipe_commands import commands_of
 
-        echo_commands(commands_of(str(name)), {"DATA": data, "STORES": stores}, as_json=as_json)
+        echo_commands(commands_of(str(name)), {"DATA": data, "STORES": stores}, of=chosen[str(name)], as_json=as_json)
     elif as_json:
         sizes = {each: {"parameters": count} for each, count in PARAMETERS.items()}
         plain = {each: _plain(recipe) | sizes.get(each, {}) for each, recipe in chosen.items()}
@@ -109,11 +114,13 @@ def _plain_name(name: str) -> str:
 
 def _facts(name: str, recipe: Recipe | TaskRecipe) -> dict[str, list[str]]:
     """What the filters look at."""
+    from roibeam.pipelines.common.statistics.paper_figures import paper_figures
+
     return {
         "paper": [paper for each in recipe.figures for paper in (each.paper, each.title)],
         "task": [recipe.task if isinstance(recipe, TaskRecipe) else "pretraining"],
         "system": [recipe.system],
-        "figure": [each.printed for each in recipe.figures],
+        "figure": [each.printed for each in (*recipe.figures, *(one for one in paper_figures() if one.recipe == name))],
         "search": [" ".join((name, recipe.summary, recipe.source, getattr(recipe, "data", "")))],
     }
 

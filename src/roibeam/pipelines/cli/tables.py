@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from roibeam.pipelines.cli.recipe_commands import Command
     from roibeam.pipelines.cli.table_run import TableRequest
     from roibeam.pipelines.common.statistics.paper_figures import PaperTable
+    from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+    from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 
 
 Data = Annotated[Path | None, option(
@@ -111,20 +113,24 @@ def tables_command(
         typer.echo("\n".join(_lines(chosen[0])))
 
 
-def echo_commands(commands: Collection[Command], folders: Mapping[str, Path | None], *, as_json: bool) -> None:
+def echo_commands(
+    commands: Collection[Command], folders: Mapping[str, Path | None], *, of: Recipe | TaskRecipe | None = None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Prints commands, and below them, as comments of a shell, what they need.
 
     Args:
         folders: as of `filled`.
+        of: recipe whose commands they are, to name the recipes that measure its figures; None for a table's.
     """
-    from roibeam.pipelines.cli.recipe_commands import filled, need_lines
+    from roibeam.pipelines.cli.recipe_commands import filled, made_elsewhere, need_lines
     from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 
     named = NamedFiles()
     for option_name in ("--data", "--stores"):
         named.need(option_name, folders.get(option_name[2:].upper()), FOLDER)
     named.check()
-    needs = list(need_lines(list(commands), folders))
+    needs = [*(made_elsewhere(of, commands) if of else ()), *need_lines(list(commands), folders)]
     lines = [[filled(word, folders) for word in each.words] for each in commands]
     if as_json:
         typer.echo(json_line({"commands": lines, "needs": needs}))
@@ -167,16 +173,17 @@ def _make(request: TableRequest, *, as_json: bool) -> None:
 
 
 def _lines(table: PaperTable) -> Iterator[str]:
-    from roibeam.pipelines.cli.recipe_commands import chain_of
+    from roibeam.pipelines.cli.recipe_commands import AVERAGED, chain_of
 
     yield f"{table.name}: {table.title}: {table.caption}"
     for row, figures in groupby(table.own, key=lambda each: each.row):
         yield f"  {row}"
         for each in figures:
             made_by = " > ".join(chain_of(each.recipe)) if each.recipe else f"none: {each.why}"
+            made_by = "mean of the row's tasks" if each.recipe and each.task == AVERAGED else made_by
             yield from textwrap.wrap(
                 f"{each.column:<44} {each.printed:>6}  {made_by}", 110, initial_indent="    ",
-                subsequent_indent=" " * 57, break_on_hyphens=False,
+                subsequent_indent=" " * 57, break_on_hyphens=False, break_long_words=False,
             )  # fmt: skip
     quoted = Counter(each.quoted for each in table.figures if each.quoted)
     yield from (

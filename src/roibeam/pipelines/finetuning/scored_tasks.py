@@ -384,13 +384,13 @@ def check_data(task: str, folder: Path) -> list[SplitCheck]:
     is_own = task == "vqa" and has_own_tables(folder)
     splits = dict.fromkeys(OWN_SPLITS) if is_own else SCORED_TASKS[task].splits
     found = [_checked(task, folder, split, published) for split, published in splits.items()]
-    found += [_photos(task, folder, each.split) for each in found if task in ("vcr", "nlvr2") and each.rows]
-    return found
+    photos = [_photos(task, folder, each.split) for each in found if task in ("vcr", "nlvr2") and each.rows]
+    return found + [each._replace(is_missing=False) for each in photos]  # rows are there, and name them
 
 
 def _failed(split: str, published: int | None, error: Exception, rows: int | None = None) -> SplitCheck:
     words = re.sub(r"--(data|entities) ", "DATA ", re.sub(r"^--split '\w+': ", "", str(error)))
-    is_missing = isinstance(error, MissingFileError | FileNotFoundError)
+    is_missing = rows is None and isinstance(error, MissingFileError | FileNotFoundError)
     return SplitCheck(split, rows, published, (), fault=words, is_missing=is_missing)
 
 
@@ -409,24 +409,42 @@ def _checked(task: str, folder: Path, split: str, published: int | None) -> Spli
             check_row_ids(repr(path), asked, asked if split == MINIVAL else found.ids, unit="question")
         if task in REFS:
             with suppress(MissingFileError):  # only expressions on detected boxes need it
-                Counter(read_refer_detections(str(find_file(folder, DETECTIONS_NAME))))
+                _check_detections(find_file(folder, DETECTIONS_NAME), found.files, split)
     except (ValueError, OSError) as error:
         return _failed(split, published, error, rows)
-    fault = ""
-    if published is not None and rows != published:
-        less = plural(abs(rows - published), "row")
-        fault = f"{less} fewer: cut" if rows < published else f"{less} more"
-        fault += ", or another version"
+    fault = _fewer(rows, published)
     first, last = (str(found.ids[0]), str(found.ids[-1])) if len(found.ids) else ("", "")
     return SplitCheck(split, rows, published, tuple(map(str, found.files)), first, last, fault)
+
+
+def _fewer(rows: int, published: int | None) -> str:
+    if published is None or rows == published:
+        return ""
+    less = plural(abs(rows - published), "row")
+    return f"{f'{less} fewer: cut' if rows < published else f'{less} more'}, or another version"
+
+
+def _check_detections(path: Path, files: Sequence[Path], split: str) -> None:
+    """ValueError where more than a tenth of the split's images have none."""
+    have = {number for number, _ in read_refer_detections(str(path))}
+    images = {each.image_id for each in read_refer(str(files[0]), str(files[1])) if each.split == split}
+    if 10 * len(images - have) > len(images):
+        counts = f"{len(images - have):,} of {plural(len(images), 'image')} of {split}"
+        raise ValueError(f"{path}: {counts} have no detection in it: cut, or of another data set")
 
 
 def _open_images(folder: Path, split: str, rules: str) -> OpenTask:
     """The images of Flickr30k Entities as rows. Raises ValueError naming one that cannot be read."""
     names, path = split_names(str(folder), split), folder / f"{split}.txt"
-    read = read_entities(str(folder), EntityCounts(), names=names)
-    if unread := names - {each.name for each in read if each.sentences}:
-        raise ValueError(f"{plural(len(unread), 'image')} of {split}.txt cannot be read, such as {min(unread)}")
+    counts = EntityCounts()
+    unread = names - {each.name for each in read_entities(str(folder), counts, names=names) if each.sentences}
+    reasons = f" ({'; '.join(counts.lines()[1:])})" if counts.left_out else ""
+    if unread:
+        raise ValueError(f"{path}: {plural(len(unread), 'image')} cannot be read, such as {min(unread)}{reasons}")
+    short = counts.left_out["xml files without a box"], 5 * len(names) - counts.sentences
+    if 10 * max(short) > len(names):  # few have none
+        words = f"{short[0]:,} images without a box, {short[1]:,} captions fewer than five an image"
+        raise ValueError(f"{path}: {words}{reasons}")
     return _by_id(path, sorted(names), "image", rules, "", read_label_results, dict)
 
 
@@ -446,6 +464,7 @@ def _photos(task: str, folder: Path, split: str) -> SplitCheck:
     beside = map(metadata_path, photos if task == "vcr" else ())
     gone = sorted(name for name in (*photos, *beside) if os.path.basename(name) not in there)
     fault = f"{plural(len(gone), 'file')} not below {place}, such as {gone[0]}" if gone else ""
+    fault = fault or _fewer(len(photos), published)
     return SplitCheck(part, len(photos.difference(gone)), published, (str(place),), fault=fault)
 
 
