@@ -98,7 +98,8 @@ def all_captions(work: Work) -> Iterator[str]:
         for each in csv.DictReader(file, delimiter="\t"):
             used = f"{re.split('[,(]', each['image features'])[0].strip()}; {each['outside data']}"
             has_all = all(each[name] for name in names if "med" not in name)
-            is_better = has_all and float(each["t_r10"]) >= SHOWN and not LEFT_OUT.search(each["method"] + each["image features"])
+            is_better = has_all and float(each["t_r10"]) >= SHOWN
+            is_better = is_better and not LEFT_OUT.search(each["method"] + each["image features"])
             if not is_better or re.search(r"\?|not known", used):
                 continue
             cells = [f"{each['method']} {each['year']}", used, *(each[name] or "-" for name in names)]
