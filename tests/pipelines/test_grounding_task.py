@@ -52,7 +52,7 @@ def write_entities(folder: Path, sentences: str = TWICE, boxes: tuple[Any, ...] 
 def test_its_photos_are_counted(roibeam: Cli, tmp_path: Path) -> None:
     told = roibeam("data", "check", "flickr30k-entities", write_entities(tmp_path))
     assert told.code == 1 and re.search(
-        r"^test +1 +1,000  7 .. 7; 999 rows fewer: cut, or another version$", told.out, re.M
+        r"^test +1 +1,000  7 .. 7; 999 rows fewer: cut, or another version; [0-9] captions fewer", told.out, re.M
     )
 
 

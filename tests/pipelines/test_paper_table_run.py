@@ -258,7 +258,8 @@ def test_all_that_is_missing_is_named_before_anything_runs(tmp_path: Path, monke
         "vqa/v2_mscoco_val2014_annotations.json", "photos/local.tsv", "tables vlbert-3 --dry-run --data",
     ):  # fmt: skip
         assert name in str(error.value), name
-    assert asked == ["hf:google-bert/bert-base-uncased"] and len(str(error.value).splitlines()) == 1
+    # Configuration, weights, vocabulary.
+    assert asked == ["hf:google-bert/bert-base-uncased"] * 3 and len(str(error.value).splitlines()) == 1
     monkeypatch.setattr("roibeam.pipelines.cli.recipe_commands.find_spec", lambda name: None)
     for table, words in (("interbert-3", "figures of GLUE"), ("what-does-bert-with-vision-look-at-2", "spaCy")):
         with pytest.raises(ValueError, match=words):

@@ -400,8 +400,10 @@ def _checked(task: str, folder: Path, split: str, published: int | None) -> Spli
         with suppress(ValueError):
             published = _CAPTIONS.get(find_file(folder, name).name, {}).get(split)
     rows: int | None = None
+    counts = EntityCounts()
     try:
-        found = (_open_images if task == _ENTITIES else SCORED_TASKS[task].open)(folder, split, STRICT)
+        opened = partial(_open_images, counts) if task == _ENTITIES else SCORED_TASKS[task].open
+        found = opened(folder, split, STRICT)
         published, rows = None if found.is_own else published, found.rows
         if task == "vqa" and not found.is_own:  # answers are scored without the questions
             path = str(find_file(folder, f"v2_OpenEnded_mscoco_{VQA_YEARS[split]}_questions.json"))
@@ -412,7 +414,7 @@ def _checked(task: str, folder: Path, split: str, published: int | None) -> Spli
                 _check_detections(find_file(folder, DETECTIONS_NAME), found.files, split)
     except (ValueError, OSError) as error:
         return _failed(split, published, error, rows)
-    fault = _fewer(rows, published)
+    fault = "; ".join(filter(None, (_fewer(rows, published), _too_few(counts, rows) if task == _ENTITIES else "")))
     first, last = (str(found.ids[0]), str(found.ids[-1])) if len(found.ids) else ("", "")
     return SplitCheck(split, rows, published, tuple(map(str, found.files)), first, last, fault)
 
@@ -433,18 +435,20 @@ def _check_detections(path: Path, files: Sequence[Path], split: str) -> None:
         raise ValueError(f"{path}: {counts} have no detection in it: cut, or of another data set")
 
 
-def _open_images(folder: Path, split: str, rules: str) -> OpenTask:
+def _too_few(counts: EntityCounts, images: int) -> str:
+    """Of boxes and captions, where more than a tenth of the images lack some."""
+    found = {"images without a box": counts.left_out["xml files without a box"]}
+    found["captions fewer than five an image"] = 5 * images - counts.sentences
+    return "; ".join(f"{count:,} {what}" for what, count in found.items() if 10 * count > images)
+
+
+def _open_images(counts: EntityCounts, folder: Path, split: str, rules: str) -> OpenTask:
     """The images of Flickr30k Entities as rows. Raises ValueError naming one that cannot be read."""
     names, path = split_names(str(folder), split), folder / f"{split}.txt"
-    counts = EntityCounts()
     unread = names - {each.name for each in read_entities(str(folder), counts, names=names) if each.sentences}
     reasons = f" ({'; '.join(counts.lines()[1:])})" if counts.left_out else ""
     if unread:
         raise ValueError(f"{path}: {plural(len(unread), 'image')} cannot be read, such as {min(unread)}{reasons}")
-    short = counts.left_out["xml files without a box"], 5 * len(names) - counts.sentences
-    if 10 * max(short) > len(names):  # few have none
-        words = f"{short[0]:,} images without a box, {short[1]:,} captions fewer than five an image"
-        raise ValueError(f"{path}: {words}{reasons}")
     return _by_id(path, sorted(names), "image", rules, "", read_label_results, dict)
 
 
