@@ -260,6 +260,11 @@ def test_a_score_has_the_printed_figure_beside(roibeam: Cli, tmp_path: Path) -> 
         assert (beside in ok(roibeam(*asked)).out) != toy
 
 
+@pytest.mark.parametrize("name, has", [("vlbert-3", True), ("vlbert-4", False), ("imagebert-2", False)])
+def test_only_test_questions_of_vqa_need_test2015(roibeam: Cli, name: str, has: bool) -> None:
+    assert ("coco/test2015" in ok(roibeam("tables", name, "--dry-run")).out) == has
+
+
 def test_figures_of_another_rule_or_data_set_are_not_subtracted() -> None:
     ours, card = {"accuracy": 10.0, "image R@1": 70.0}, {"rules": "strict", "task": "refcoco+", "labels": {}}
     lines = _printed("vilbert-refcoco+-detected", ours, "val", card)

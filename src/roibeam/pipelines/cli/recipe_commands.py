@@ -463,7 +463,7 @@ def needs_of(commands: Iterable[Command]) -> list[Need]:
     """What commands need that no download among them makes; what lies in one folder stands together."""
     commands = list(commands)
     made = {f"{each.words[2]}/local.tsv".removeprefix("DATA/") for each in commands if each.words[0] == "download"}
-    has_test = any("DATA/vqa" in each.words and f"{each.words[-1]}".startswith("test") for each in commands)
+    has_test = any("DATA/vqa" in each.words and {"test", "test-dev"} & {*each.words} for each in commands)
     needs = {each[:2]: each for one in commands for each in _needs(one, has_test) if each.name not in made}
     return sorted(needs.values(), key=lambda each: (PLACES.index(each.place), each.name))
 
@@ -536,13 +536,17 @@ def missing_of(commands: Iterable[Command], data: Path, stores: Path, named: Nam
     for need in needs_of(commands):
         folder = stores if need.place == STORES else data
         if need.name.startswith("hf:"):
-            for names in (("config.json",), BERT_WEIGHTS, ("tokenizer.json", "vocab.txt")):
-                named.look(partial(fetch_from_hub, need.name, names))
+            named.look(partial(_fetch_bert, need.name))
         elif not is_there(need, folder):
             missing.append(str(folder / need.name) if need.place else need.name)
         elif need.place == STORES:
             named.look(partial(_check_store, folder / need.name))
     return missing
+
+
+def _fetch_bert(name: str) -> None:
+    for names in (("config.json",), BERT_WEIGHTS, ("tokenizer.json", "vocab.txt")):
+        fetch_from_hub(name, names)
 
 
 def _check_store(path: Path) -> None:
