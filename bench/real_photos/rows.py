@@ -63,6 +63,11 @@ HIDDEN: Mapping[str, Mapping[str, object]] = {
     **dict.fromkeys(SYSTEMS, _HIDDEN),
     "interbert": {"sampling.word_probability": 0.18, "sampling.region_probability": 0.15},  # anchors of its groups
 }
+OTHERWISE: Mapping[str, Mapping[str, object]] = {  # further attempts at InterBERT's hidden words
+    "deeper": {"model.num_hidden_layers": 4},
+    # Words of mismatched pairs are predicted too: they teach it to guess by the caption alone.
+    "matched": {"sampling.mismatched_probability": 0.2},
+}
 TUNED: Mapping[str, object] = {
     "retrieval.distractors": '["caption","image","hard_caption","hard_image"]', "data.validation_groups": 320,
     "model.dropout": 0,
@@ -90,8 +95,8 @@ def rows() -> Iterator[Row]:
         yield Row(f"tuned/{name}", partial(tuned, system=system, seed=seed, mix=mix), [f"pretrained/{name}"])
         if seed == 0 and system != "vlbert":  # which has no matching head
             yield Row(f"zero-shot/{name}", partial(zero_shot, system=system, mix=mix), [f"pretrained/{name}"])
-    deeper = {"system": "interbert", "layers": 4}
-    yield Row("deeper/interbert-0", partial(pretrained, **deeper), ["store"])
+    for name, fields in OTHERWISE.items():
+        yield Row(f"{name}/interbert-0", partial(pretrained, system="interbert", fields=fields), ["store"])
     for seed in SEEDS:
         yield Row(f"alone/visualbert-{seed}", partial(words_alone, seed=seed), ["store"])
     seen = {"mix": "photo-cells-detections", "ask": False}
@@ -180,12 +185,12 @@ def mixed(work: Work, row: str, mix: str) -> dict[str, Any]:
 
 def _pretraining(
     folder: Path, store: Path, captions: Path, system: str, most: int, seed: int, steps: int, rate: float = RATE,
-    bert: str = "", layers: int = 0,
+    bert: str = "", fields: Mapping[str, object] | None = None,
 ) -> list[str | Path]:  # fmt: skip
     fields = {
         **{f"model.{name}": value for name, value in SIZES[system].items() if not bert or name not in _OF_BERT},
         **HIDDEN[system],
-        **({"model.num_hidden_layers": layers} if layers else {}),
+        **(fields or {}),
         **({} if system == "vlbert" else {"sampling.max_regions": most}),  # it counts words and regions together
     }
     sets = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
@@ -199,7 +204,7 @@ def _pretraining(
 
 def pretrained(
     work: Work, row: str, system: str, mix: str = MIX, seed: int = 0, steps: int = STEPS, rate: float = RATE,
-    bert: str = "", ask: bool = True, layers: int = 0,
+    bert: str = "", ask: bool = True, fields: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Trains, and asks about hidden words of the photos for testing."""
     from real_photos.evaluation import Evaluation
@@ -219,7 +224,7 @@ def pretrained(
             work.steps(steps),
             RATES.get(row, rate),
             bert,
-            layers,
+            fields,
         ),
     )
     if not ask:

@@ -162,7 +162,7 @@ def test_stored_features_of_the_same_encoder_give_the_same(name):
             region_feature_targets=filled.region_feature_targets,
         )
         want, got = joint.encode(batch, images), joint.model.encode(stored)
-        terms = joint.model.score(stored, got, *score_arguments(joint)).losses
+        terms = joint.model(stored, *score_arguments(joint)).losses
         live = losses(joint, batch, images)
     for field in ("text_states", "region_states", "whole_image_state", "pooled"):
         ours, theirs = getattr(want, field), getattr(got, field)

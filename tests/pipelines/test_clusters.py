@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,23 +165,39 @@ def run_with_kills(
                 if left and in_work and len(finished) >= left[0][0]:
                     if not found.kills:
                         found.before = {path: path.read_bytes() for path in finished}
-                    if name := _kill_one(cluster, left[0][1], rng):
+                    if name := _kill_one(cluster, left[0][1], rng, out):
                         found.kills.append((left.pop(0)[1], name, len(finished)))
                 time.sleep(0.02)
         finally:
             run.kill()
     found.code, found.errors = run.wait(), errors.read_text()
+    for manifest in map(ShardManifest.read, out.glob("part-*.json")):  # an attempt may be shorter than two looks
+        found.attempts.setdefault(manifest.shard, set()).add(manifest.attempt)
     return found
 
 
-def _kill_one(cluster: SmallCluster, kind: str, rng: random.Random) -> str | None:
-    """Kills a process that takes part in the job and returns its name; None where none is there just now."""
+def _kill_one(cluster: SmallCluster, kind: str, rng: random.Random, out: Path) -> str | None:
+    """Kills a process that takes part in the job and returns its name; None where none is there just now.
+
+    A worker is killed in the middle of a shard: one that waits for work would leave nothing to be done again.
+    """
     processes = python_workers(cluster) if kind == "worker" else managers(cluster)
-    if not processes:
-        return None
-    name = rng.choice(sorted(processes))
-    os.kill(processes[name], signal.SIGKILL)
-    return name
+    for name in rng.sample(sorted(processes), len(processes)):
+        pid = processes[name]
+        with suppress(ProcessLookupError, FileNotFoundError):  # it ended, or its file was closed just now
+            os.kill(pid, signal.SIGSTOP)
+            if kind == "manager" or has_shard_in_work(pid, out):
+                os.kill(pid, signal.SIGKILL)
+                return name
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    return None
+
+
+def has_shard_in_work(pid: int, store: Path) -> bool:
+    """Whether a process has a file open in the folder of an attempt, next to its heartbeat."""
+    files = [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
+    return any(file.match(f"{store}/.tmp-*/*") and file.with_name("heartbeat.json").exists() for file in files)
 
 
 def managers(cluster: SmallCluster) -> dict[str, int]:

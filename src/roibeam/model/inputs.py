@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from roibeam.messages import check_lists, short_repr
 from roibeam.model.layer_states import LayerStates
@@ -133,7 +134,8 @@ _FIELDS = {
     "text_only": ("B", "bool"),
     "row_texts": ("B", "long"),
     "row_images": ("B", "long"),
-    "read_pieces": ("B", "long"),
+    "read_pieces": ("BT", "bool"),
+    "read_regions": ("BR", "bool"),
 }
 _FEATURES = {"region_features", "whole_image_features", "global_features"}
 
@@ -177,8 +179,8 @@ class VLBatch:
         text_only: (B,) bool, True if the row has no image: no region, and `image_hw` means nothing.
         row_texts: (B,) long, the text of each row; None if row and text number are the same (Q = B).
         row_images: (B,) long, the image of each row; None if row and image number are the same (I = B).
-        read_pieces: (B,) long, the one text piece of each row whose last state is read; None if more are. A model
-            with one stream then leaves the other states out of its last layer, and they have no meaning.
+        read_pieces, read_regions: (B, T) and (B, R) bool, True where the last state is read; None if all are. Models
+            leave the other states out of their last layers, and they have no meaning.
         sample_ids: names of the rows in an error message; empty or B names.
         draw_seeds: one for each row, for a model's own random draws in a loss (ViLBERT's contrastive negatives), so
             that a row draws the same in any batch; empty if the caller passes a generator, or nothing is drawn.
@@ -211,6 +213,7 @@ class VLBatch:
     row_texts: Tensor | None = None
     row_images: Tensor | None = None
     read_pieces: Tensor | None = None
+    read_regions: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
     draw_seeds: tuple[int, ...] = ()
 
@@ -225,8 +228,9 @@ class VLBatch:
                 compact = name == "region_targets" and tensor.ndim == 2
                 _check_tensor(name, tensor, "NC" if compact else self._axes(axes), kind, sizes)
         self._check_sharing()
-        if (self.region_targets is None) != (self.region_target_mask is None):
-            raise ValueError("VLBatch: region_targets and region_target_mask come together or not at all")
+        for one, other in (("region_targets", "region_target_mask"), ("read_pieces", "read_regions")):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ValueError(f"VLBatch: {one} and {other} come together or not at all")
         for name in ("sample_ids", "draw_seeds"):
             given = len(getattr(self, name))
             if given not in (0, self.batch_size):
@@ -349,6 +353,13 @@ class VLBatch:
     def rows_region_mask(self) -> Tensor:
         """(B, R), `region_mask` of each row's image."""
         return self.images_to_rows(self.region_mask)
+
+    def read_positions(self, before: int = 0, after: int = 0) -> Tensor | None:
+        """(B, T + before + R + after) bool, `read_pieces` and `read_regions` of one sequence, with elements before and
+        after the regions that are not read; None if all are read."""
+        if self.read_pieces is None or self.read_regions is None:
+            return None
+        return torch.cat([self.read_pieces, functional.pad(self.read_regions, (before, after))], dim=1)
 
     def images_to_rows(self, of_images: Tensor) -> Tensor:
         """(B, ...) from (I, ...): values of each image, once for every row of it."""

@@ -37,7 +37,7 @@ class PreTrainingModel(VLPreTrainedModel):
     """
 
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.encode(batch))
+        return self.score(batch, self.encode(reading_labels(batch)))
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """Last states; labels and targets in the batch are not read. Attention weights and the states of every layer on
@@ -178,6 +178,16 @@ def log_odds(logits_B2: Tensor, match_logit: int) -> Tensor:
 def in_pairs(batch: VLBatch, pairs: str) -> VLBatch:
     """The batch with words and regions to predict in these pairs alone, one of `MASKED_LOSS_PAIRS`."""
     return only_matched(batch) if pairs == "matched" and batch.match_labels is not None else batch
+
+
+def reading_labels(batch: VLBatch) -> VLBatch:
+    """The batch for a model of which only `score` is needed: its labelled pieces, predicted regions, and [CLS]."""
+    pieces = torch.zeros_like(batch.rows_text_mask) if batch.text_labels is None else batch.text_labels != IGNORE_INDEX
+    pieces[:, :1] = True
+    regions = torch.zeros_like(batch.rows_region_mask)
+    if batch.region_target_mask is not None:
+        regions = batch.region_target_mask
+    return replace(batch, read_pieces=pieces, read_regions=regions)
 
 
 def only_matched(batch: VLBatch) -> VLBatch:

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -100,19 +99,16 @@ class Packing:
         every = torch.arange(len(self.mask), device=self.mask.device)[:, None].expand(self.mask.shape)
         return self.pack(every)
 
-    @cached_property
-    def firsts(self) -> Tensor:
-        """(B,) long: the start of each row in a packed tensor; every row has a real position, and its first is one."""
-        if self.places is None:
-            return torch.arange(len(self.mask), device=self.mask.device) * self.mask.shape[1]
-        lengths = self.mask.sum(dim=1)
-        return lengths.cumsum(dim=0) - lengths
-
-    def places_of(self, positions_B: Tensor) -> Tensor:
-        """(B,) long: the place of one real position (of S) of each row in a packed tensor."""
-        rows = torch.arange(len(self.mask), device=self.mask.device)
-        flat = rows * self.mask.shape[1] + positions_B
-        return flat if self.places is None else self.mask.flatten().cumsum(dim=0)[flat] - 1
+    def chosen(self, chosen_BS: Tensor) -> tuple[Tensor, Packing]:
+        """(Q,) long, places of some real positions in a packed tensor, and a packing of these alone."""
+        chosen = chosen_BS & self.mask
+        counts = chosen.sum(dim=1, keepdim=True)
+        most = int(counts.max()) if len(counts) else 0
+        alone = Packing(torch.arange(most, device=counts.device) < counts)
+        places = chosen.flatten().nonzero().squeeze(1)
+        if self.places is not None:
+            places = self.mask.flatten().cumsum(dim=0)[places] - 1
+        return torch.cat([places, places[:1].expand(alone.tail)]), alone
 
     def pack(self, padded: Tensor) -> Tensor:
         """(P, ...) from (B, S, ...)."""
@@ -340,19 +336,30 @@ class TransformerLayer(CheckpointedLayer):
         self.feed_forward = FeedForward(hidden_size, intermediate_size, dropout=dropout, activation=activation)
         self.feed_forward_norm = nn.LayerNorm(hidden_size, eps=BERT_NORM_EPS)
 
-    def forward(self, states_PH: Tensor, packing: Packing, maps: list[Tensor] | None = None) -> Tensor:
-        """(P, H); `maps` as in `Attention.forward`."""
-        self.check_maps(maps)
-        states_PH = self.attention_norm(states_PH + self.attention(states_PH, packing, maps=maps))
-        return self.feed_forward_norm(states_PH + self.feed_forward(states_PH))
+    def forward(
+        self,
+        states_PH: Tensor,
+        packing: Packing,
+        maps: list[Tensor] | None = None,
+        read_BS: Tensor | None = None,
+    ) -> Tensor:
+        """(P, H).
 
-    def at(self, places_B: Tensor, states_PH: Tensor, packing: Packing) -> Tensor:
-        """(B, H), result of `forward` at one packed position of each row only: a last layer of which no more is
-        read."""
-        asking = states_PH.index_select(0, places_B)
-        alone = Packing(torch.ones(len(packing), 1, dtype=torch.bool, device=asking.device))
+        Args:
+            maps: as in `Attention.forward`.
+            read_BS: bool, positions that are read of a last layer: it leaves out most work of the others, which get 0.
+                With `maps` all are computed.
+        """
+        self.check_maps(maps)
+        if read_BS is None or maps is not None or packing.keeps_padding:
+            states_PH = self.attention_norm(states_PH + self.attention(states_PH, packing, maps=maps))
+            return self.feed_forward_norm(states_PH + self.feed_forward(states_PH))
+        places, alone = packing.chosen(read_BS)
+        asking = states_PH.index_select(0, places)
         asking = self.attention_norm(asking + self.attention(asking, alone, states_PH, packing))
-        return self.feed_forward_norm(asking + self.feed_forward(asking))
+        found = self.feed_forward_norm(asking + self.feed_forward(asking))
+        real = len(places) - alone.tail
+        return found.new_zeros(states_PH.shape).index_copy(0, places[:real], found[:real])
 
 
 class TransformerEncoder(nn.Module):
@@ -367,7 +374,7 @@ class TransformerEncoder(nn.Module):
         states_BSH: Tensor,
         mask_BS: Tensor,
         maps: list[Tensor] | None = None,
-        read_B: Tensor | None = None,
+        read_BS: Tensor | None = None,
         passed: list[Tensor] | None = None,
     ) -> Tensor:
         """(B, S, H) for padded states, 0 at padding; packed on the way. `passed` collects padded states too, else as
@@ -375,9 +382,9 @@ class TransformerEncoder(nn.Module):
         packing = Packing(mask_BS)
         states_PH = packing.pack(states_BSH)
         if passed is None:
-            return packing.pad(self.packed(states_PH, packing, maps, read_B))
+            return packing.pad(self.packed(states_PH, packing, maps, read_BS))
         packed: list[Tensor] = []
-        self.packed(states_PH, packing, maps, read_B, packed)
+        self.packed(states_PH, packing, maps, read_BS, packed)
         passed += map(packing.pad, packed)
         return passed[-1]
 
@@ -386,28 +393,22 @@ class TransformerEncoder(nn.Module):
         states_PH: Tensor,
         packing: Packing,
         maps: list[Tensor] | None = None,
-        read_B: Tensor | None = None,
+        read_BS: Tensor | None = None,
         passed: list[Tensor] | None = None,
     ) -> Tensor:
         """(P, H).
 
         Args:
             maps: collects the attention weights (B, N, S, S) of each layer.
-            read_B: long, the one position (of S) of each row whose last state is read: a sixth of a layer's work is
-                left of the last one. The others get 0. With `maps` or `passed` all are computed.
+            read_BS: bool, positions whose last states are read, see `TransformerLayer.forward`. With `maps` or `passed`
+                all are computed.
             passed: collects the input states (P, H), then those of each layer.
         """
-        if read_B is None or maps is not None or passed is not None or not len(self.layers):
+        if passed is not None:
+            passed.append(states_PH)
+        for number, layer in enumerate(self.layers, 1):
+            is_read_in_part = number == len(self.layers) and passed is None
+            states_PH = layer(states_PH, packing, maps, read_BS if is_read_in_part else None)
             if passed is not None:
                 passed.append(states_PH)
-            for layer in self.layers:
-                states_PH = layer(states_PH, packing, maps)
-                if passed is not None:
-                    passed.append(states_PH)
-            return states_PH
-        for layer in list(self.layers)[:-1]:
-            states_PH = layer(states_PH, packing)
-        places = packing.places_of(read_B)
-        last: Any = self.layers[-1]
-        read = last.at(places, states_PH, packing)
-        return read.new_zeros(states_PH.shape).index_copy(0, places, read)
+        return states_PH

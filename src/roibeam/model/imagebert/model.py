@@ -163,8 +163,9 @@ class ImageBertModel(ImageBertPreTrainedModel):
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
         states, mask = self.embeddings(batch)
         passed: list[Tensor] | None = [] if with_states else None
-        states = self.encoder(states, mask, None if maps is None else maps.joint, batch.read_pieces, passed)
         length, end = batch.text_ids.shape[1], batch.text_ids.shape[1] + batch.region_mask.shape[1]
+        read = batch.read_positions(after=mask.shape[1] - end)
+        states = self.encoder(states, mask, None if maps is None else maps.joint, read, passed)
         return VLOutput(
             text_states=states[:, :length],
             region_states=states[:, length:end],

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from roibeam.model.common.bert import (
     BertSizes,
@@ -231,9 +232,13 @@ class InterBertModel(InterBertPreTrainedModel):
         mask = torch.cat([image_mask, batch.text_mask], dim=1)
         states = self.joint(states, mask, None if maps is None else maps.joint, passed=passed.joint)
         image, text = states.split([image_mask.shape[1], batch.text_mask.shape[1]], dim=1)
-        image = self.image(image, image_mask, None if maps is None else maps.image, passed=passed.image)
-        text = self.text(text, batch.text_mask, None if maps is None else maps.text, passed=passed.text)
         regions = slice(1, 1 + batch.region_mask.shape[1])
+        read = None
+        if batch.read_regions is not None:
+            read = functional.pad(batch.read_regions, (1, image_mask.shape[1] - regions.stop))
+            read[:, 0] = True
+        image = self.image(image, image_mask, None if maps is None else maps.image, read, passed.image)
+        text = self.text(text, batch.text_mask, None if maps is None else maps.text, batch.read_pieces, passed.text)
         pooled_text, pooled_image, pair = self.pooler(text[:, 0], image[:, 0])
         return VLOutput(
             text_states=text,

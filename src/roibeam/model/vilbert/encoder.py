@@ -6,6 +6,7 @@ attend to regions in the light of the text, whose mean state scales every number
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -210,8 +211,8 @@ class TwoStreamEncoder(nn.Module):
         co_attentions = config.text_co_attention if config.with_co_attention else ()
         self.co_layers = nn.ModuleList(CoAttentionLayer(config) for _ in co_attentions)
         plan = layer_plan(config)
-        meeting = {"co", "image"} if config.dynamic_attention else {"co"}
-        first = next((place for place, step in enumerate(plan) if step.kind in meeting), len(plan))
+        self.meeting = {"co", "image"} if config.dynamic_attention else {"co"}
+        first = next((place for place, step in enumerate(plan) if step.kind in self.meeting), len(plan))
         self.apart, self.together = plan[:first], plan[first:]
 
     def read(self, kind: str, stream: Stream, maps: list[Tensor] | None, passed: PassedStreams | None = None) -> Stream:
@@ -229,36 +230,41 @@ class TwoStreamEncoder(nn.Module):
         return stream
 
     def forward(
-        self, text: Stream, image: Stream, maps: AttentionMaps | None, passed: PassedStreams | None = None
+        self,
+        text: Stream,
+        image: Stream,
+        maps: AttentionMaps | None,
+        passed: PassedStreams | None = None,
+        read: Mapping[str, Tensor] | None = None,
     ) -> tuple[Stream, Stream]:
-        for step in self.together:
+        """
+        Args:
+            read: by stream, (B, S) bool, positions whose last states are read. A stream's last layer leaves out the
+                others, which get 0, unless a co-attention follows it. Not with `maps` or `passed`.
+        """
+        for place, step in enumerate(self.together, 1):
+            goes_on = any(later.kind in {step.kind, *self.meeting} for later in self.together[place:])
+            if read is not None and not goes_on:
+                text, image = self._last(step, text, image, read)
+                continue
             text, image = self._after(step, text, image, maps)
             for kind, stream in (("text", text), ("image", image)):
                 if passed is not None and step.kind in (kind, "co"):
                     passed.add(kind, f"{step.kind} {step.layer}", stream)
         return text, image
 
-    def first_states(self, text: Stream, image: Stream) -> tuple[Tensor, Tensor]:
-        """(B, H) and (B, I), the first state of each row of `forward`'s result.
-
-        The last layer of a stream, if no co-attention follows it, computes nothing else.
-        """
-        last = {kind: self._last_step(kind) for kind in ("text", "image")}
-        found: dict[str, Tensor] = {}
-        for place, step in enumerate(self.together):
-            layers, stream = (self.text_layers, text) if step.kind == "text" else (self.image_layers, image)
-            layer = layers[step.layer] if last.get(step.kind) == place else None
-            if isinstance(layer, TransformerLayer) and not isinstance(layer, TextGatedLayer):
-                found[step.kind] = layer.at(stream.packing.firsts, stream.states, stream.packing)
-            else:
-                text, image = self._after(step, text, image, None)
-        text_first = found["text"] if "text" in found else text.states.index_select(0, text.packing.firsts)
-        return text_first, found["image"] if "image" in found else image.states.index_select(0, image.packing.firsts)
-
-    def _last_step(self, kind: str) -> int:
-        """Place in `together` of the last step of a stream; -1 if that is a co-attention, or there is none."""
-        places = [place for place, step in enumerate(self.together) if step.kind in (kind, "co")]
-        return places[-1] if places and self.together[places[-1]].kind == kind else -1
+    def _last(
+        self, step: EncoderStep, text: Stream, image: Stream, read: Mapping[str, Tensor]
+    ) -> tuple[Stream, Stream]:
+        """Result of `_after` where it is read, for the last layer of a stream; all of it for a layer of another
+        kind."""
+        layers, stream = (self.text_layers, text) if step.kind == "text" else (self.image_layers, image)
+        layer = None if step.kind == "co" else layers[step.layer]
+        if not isinstance(layer, TransformerLayer) or isinstance(layer, TextGatedLayer):
+            return self._after(step, text, image, None)
+        with self._gradients(step):
+            stream = replace(stream, states=layer(stream.states, stream.packing, None, read[step.kind]))
+        return (stream, image) if step.kind == "text" else (text, stream)
 
     def _after(
         self, step: EncoderStep, text: Stream, image: Stream, maps: AttentionMaps | None

@@ -11,10 +11,12 @@ Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), 
 width, P pooled width.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from roibeam.model.common.bert import VLPreTrainedModel, bert_word_head
 from roibeam.model.common.heads import (
@@ -160,7 +162,13 @@ class ViLbertModel(ViLbertPreTrainedModel):
             text = text.take(batch.row_texts)
         if batch.row_images is not None:
             image = image.take(batch.row_images)
-        return self.fuse(text, image, maps, passed)
+        read = None
+        if batch.read_pieces is not None and batch.read_regions is not None and not (with_attention or with_states):
+            pieces = batch.read_pieces
+            if self.config.num_task_tokens:
+                pieces = torch.cat([pieces[:, :1], torch.zeros_like(pieces[:, :1]), pieces[:, 1:]], dim=1)
+            read = {"text": pieces, "image": functional.pad(batch.read_regions, (1, 0), value=True)}
+        return self.fuse(text, image, maps, passed, read)
 
     def read_text(
         self, batch: VLBatch, maps: AttentionMaps | None = None, passed: PassedStreams | None = None
@@ -186,16 +194,22 @@ class ViLbertModel(ViLbertPreTrainedModel):
         return self.fuse(text.take(of_text), image.take(of_image))
 
     def fuse(
-        self, text: Stream, image: Stream, maps: AttentionMaps | None = None, passed: PassedStreams | None = None
+        self,
+        text: Stream,
+        image: Stream,
+        maps: AttentionMaps | None = None,
+        passed: PassedStreams | None = None,
+        read: Mapping[str, Tensor] | None = None,
     ) -> VLOutput:
         """Both streams from the first co-attention on. One caption goes with all images, one image with all captions.
-        Raises ValueError if neither side has one row and their numbers differ."""
+        `read` as in `TwoStreamEncoder.forward`. Raises ValueError if neither side has one row and their numbers
+        differ."""
         captions, images = len(text.packing), len(image.packing)
         if captions != images and 1 not in (captions, images):
             raise ValueError(f"ViLBERT: {captions} captions and {images} images do not pair; one of them may be 1")
         text = text.rows(images) if captions == 1 else text
         image = image.rows(captions) if images == 1 else image
-        text, image = self.encoder(text, image, maps, passed)
+        text, image = self.encoder(text, image, maps, passed, read)
         words, elements = text.packing.pad(text.states), image.packing.pad(image.states)
         pooled_text, pooled_image, pair = self.pooler(words[:, 0], elements[:, 0])
         words, task = self._without_task(words)
@@ -226,20 +240,12 @@ class ViLbertModel(ViLbertPreTrainedModel):
         return made
 
     def fuse_firsts(self, text: Stream, image: Stream) -> VLOutput:
-        """Result of `fuse` for the first elements, [CLS] and IMG, and their pooled vectors: for scores of pairs.
-
-        As many captions as images; `text_states` is (B, 1, H), `region_states` (B, 0, I).
-        """
-        text_first, image_first = self.encoder.first_states(text, image)
-        pooled_text, pooled_image, pair = self.pooler(text_first, image_first)
-        return VLOutput(
-            text_states=text_first[:, None],
-            region_states=image_first[:, None][:, :0],
-            whole_image_state=image_first,
-            pooled=pair,
-            pooled_text=pooled_text,
-            pooled_image=pooled_image,
-        )
+        """Result of `fuse` for the first elements, [CLS] and IMG, and their pooled vectors: for scores of pairs."""
+        read = {}
+        for kind, stream in (("text", text), ("image", image)):
+            read[kind] = torch.zeros_like(stream.packing.mask)
+            read[kind][:, 0] = True
+        return self.fuse(text, image, read=read)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image, not even IMG: the text's stream.

@@ -105,7 +105,7 @@ class SingleStreamForPreTraining(ViLbertStyleModel):
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1] + 1) if with_attention else None
         states, mask = self.embeddings(batch)
         passed: list[Tensor] | None = [] if with_states else None
-        states = self.encoder(states, mask, None if maps is None else maps.joint, batch.read_pieces, passed)
+        states = self.encoder(states, mask, None if maps is None else maps.joint, batch.read_positions(1), passed)
         length = batch.text_ids.shape[1]
         text, whole, regions = states.split([length, 1, batch.region_mask.shape[1]], dim=1)
         return VLOutput(

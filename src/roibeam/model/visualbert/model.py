@@ -165,7 +165,7 @@ class VisualBertModel(VisualBertPreTrainedModel):
         joint_maps = None if maps is None else maps.joint
         passed: list[Tensor] | None = [] if with_states else None
         if self.late_layer is None:
-            states = self.encoder.packed(states, packing, joint_maps, batch.read_pieces, passed)
+            states = self.encoder.packed(states, packing, joint_maps, batch.read_positions(), passed)
         else:
             text, regions = packing.pad(states).split([length, batch.region_mask.shape[1]], dim=1)
             text = self.encoder(text, batch.text_mask, None if maps is None else maps.text, passed=passed)

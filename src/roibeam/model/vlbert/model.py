@@ -127,7 +127,7 @@ class VLBertModel(VLBertPreTrainedModel):
         mask = torch.cat([batch.text_mask, mask, mask.new_ones(batch.batch_size, 1)], dim=1)
         passed: list[Tensor] | None = [] if with_states else None
         maps = None if attention is None else attention.joint
-        states = self.encoder(states, mask, maps, batch.read_pieces, passed)
+        states = self.encoder(states, mask, maps, batch.read_positions(first_region, 1), passed)
         text, image = states[:, :length], states[:, length:-1]
         return VLOutput(
             text_states=text,
