@@ -8,7 +8,14 @@ import torch
 from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, build, in_dtype, make_full_batch, padded, tensors
 from test_invariances import HALF_EMPTY, every_model, total_loss
 
-from roibeam.model.common.transformer import Attention, Packing, TransformerEncoder, TransformerLayer, computing_padding
+from roibeam.model.common.transformer import (
+    Attention,
+    FeedForward,
+    Packing,
+    TransformerEncoder,
+    TransformerLayer,
+    computing_padding,
+)
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 
 RAGGED = {
@@ -92,6 +99,25 @@ def test_wider_padding_changes_no_bit(name):
     assert torch.equal(one.region_states[region], other.region_states[:, : region.shape[1]][region])
     if one.pooled is not None:
         assert torch.equal(one.pooled, other.pooled)
+
+
+@every_model
+@pytest.mark.parametrize("kind", ["ragged", "no region"])
+def test_losses_are_those_of_all_states_though_few_are_read(name, kind):
+    """A last layer computes what is predicted and the first element of each row; losses and gradients stay."""
+    model, batch, worked_on = build(name).double(), in_dtype(RAGGED[kind](), torch.float64), []
+    wanted = run(model, batch)
+    for module in model.modules():
+        if isinstance(module, FeedForward):
+            module.register_forward_hook(lambda _module, inputs, _output: worked_on.append(len(inputs[0])))
+    model.zero_grad()
+    losses = {key: term.mean for key, term in model(batch).losses.items()}
+    sum(losses.values()).backward()
+    found = {key: value.detach() for key, value in losses.items()} | gradients_of(model)
+    assert_near(found, {key: value for key, value in wanted.items() if key in found}, 1e-12)
+    assert {key for key in wanted if "." in key} <= found.keys()  # all gradients
+    read = batch.text_labels.ne(IGNORE_INDEX).sum() + batch.region_target_mask.sum() + 2 * len(batch.text_mask)
+    assert worked_on[-1] <= read < max(worked_on)
 
 
 @every_model

@@ -31,7 +31,14 @@ from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_imag
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingTerms, ViLbertStyleModel, draw_negatives, in_pairs, region_head
+from roibeam.model.pretraining import (
+    PreTrainingTerms,
+    ViLbertStyleModel,
+    draw_negatives,
+    in_pairs,
+    reading_labels,
+    region_head,
+)
 from roibeam.model.task_heads import join_row_pairs
 from roibeam.model.vilbert.encoder import PassedStreams, Stream, TwoStreamEncoder, ViLbertConfig
 
@@ -280,7 +287,7 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel, ViLbertStyleModel):
 
     def forward(self, batch: VLBatch, generator: torch.Generator | None = None) -> PreTrainingOutput:
         """See `score`."""
-        return self.score(batch, self.encode(batch), generator)
+        return self.score(batch, self.encode(reading_labels(batch)), generator)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
         return super().loss_counts(in_pairs(batch, self.config.masked_loss_pairs))

@@ -164,12 +164,13 @@ class VisualBertModel(VisualBertPreTrainedModel):
         states = self.embeddings(batch, packing)
         joint_maps = None if maps is None else maps.joint
         passed: list[Tensor] | None = [] if with_states else None
+        read = None if with_states else batch.read_positions()
         if self.late_layer is None:
-            states = self.encoder.packed(states, packing, joint_maps, batch.read_positions(), passed)
+            states = self.encoder.packed(states, packing, joint_maps, read, passed)
         else:
             text, regions = packing.pad(states).split([length, batch.region_mask.shape[1]], dim=1)
             text = self.encoder(text, batch.text_mask, None if maps is None else maps.text, passed=passed)
-            states = self.late_layer(packing.pack(torch.cat([text, regions], dim=1)), packing, joint_maps)
+            states = self.late_layer(packing.pack(torch.cat([text, regions], dim=1)), packing, joint_maps, read)
         states = packing.pad(states)
         layers = None
         if passed is not None and self.late_layer is None:
