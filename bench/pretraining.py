@@ -11,10 +11,14 @@ of them in a row of VisualBERT).
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,7 +28,7 @@ import numpy as np
 import psutil
 import torch
 from store_formats import FINGERPRINT
-from store_rounds import MIN_ROUNDS, status_mb, table
+from store_rounds import MIN_ROUNDS, Ratio, status_mb, table, take_turns
 from torch import nn
 
 from roibeam.extraction.network.config import CONFIGS
@@ -147,28 +151,27 @@ def loader_rounds(task: TrainTask, arguments: argparse.Namespace) -> Iterator[Fo
         yield Found(arguments.steps * arguments.batch_size / (time.perf_counter() - start), 1.0)
 
 
-def loop_rounds(task: TrainTask, arguments: argparse.Namespace) -> Iterator[Found]:
-    config = TrainConfig(
-        steps=10**6, learning_rate=1e-6, optimizer="adamw", device=arguments.device, precision=arguments.precision
-    )
+def train_step(task: TrainTask, device: str, precision: str) -> TrainStep:
+    config = TrainConfig(steps=10**6, learning_rate=1e-6, optimizer="adamw", device=device, precision=precision)
     accelerator = make_accelerator(config)
     groups = chosen_groups(task.model, task.parameter_groups, config)
     optimizer = build_optimizer(groups, config, device=accelerator.device)
-    model, prepared = accelerator.prepare(task.model, optimizer)
-    step = TrainStep(task, model, prepared, accelerator, config, stop_signal=lambda: 0)
+    model, prepared = accelerator.prepare(task.model.train(), optimizer)
+    return TrainStep(task, model, prepared, accelerator, config, stop_signal=lambda: 0)
+
+
+def loop_rounds(task: TrainTask, arguments: argparse.Namespace) -> Iterator[Found]:
+    step, device = train_step(task, arguments.device, arguments.precision), torch.device(arguments.device)
     stream = task.batches(0, rank=0, num_ranks=1)
-    model.train()
     while True:
-        synchronise(accelerator.device)
+        synchronise(device)
         start, waited = time.perf_counter(), 0.0
         for number in range(arguments.steps):
             asked = time.perf_counter()
             batch = next(stream)
             waited += time.perf_counter() - asked
             step.take([batch], number)
-            synchronise(
-                accelerator.device
-            )  # else what the device has still to do would count as waiting, or not at all
+            synchronise(device)  # else what the device has still to do would count as waiting, or not at all
         taken = time.perf_counter() - start
         yield Found(arguments.steps * arguments.batch_size / taken, waited / taken)
 
@@ -232,6 +235,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--words", type=int, default=18, help="of a caption [18]")
     parser.add_argument("--records", type=int, default=1000)
     parser.add_argument("--image-hw", nargs=2, type=int, default=[600, 1000], help="of the photos, pixels [600 1000]")
+    parser.add_argument("--before", type=Path, help="another checkout, which takes turns: CPU time of it over ours")
     arguments = parser.parse_args()
     if arguments.loader and arguments.end_to_end:
         parser.error("--loader is of stored features; end to end, photos are read by threads of the run")
@@ -240,8 +244,30 @@ def parsed() -> argparse.Namespace:
     return arguments
 
 
+def against(before: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, ...]]:
+    """CPU microseconds of a sample of each system, in processes of both checkouts that take turns."""
+    words = sys.argv[1:]
+    place = words.index("--before")
+    words = [*words[:place], *words[place + 2 :], "--rounds", "1"]
+
+    def measured_in(checkout: Path, system: str) -> float:
+        path = os.pathsep.join(map(str, (checkout / "src", checkout / "bench")))
+        run = [sys.executable, __file__, *words, "--systems", system]
+        told = subprocess.run(run, env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True, text=True)
+        return float(told.stdout.splitlines()[1].split(" | ")[5].replace(",", ""))
+
+    for name in arguments.systems:
+        arms = {str(each): partial(measured_in, each, name) for each in (before.resolve(), Path(__file__).parents[1])}
+        theirs, ours = take_turns(arms, arguments.rounds).values()
+        yield name, f"{median(theirs):,.0f}", f"{median(ours):,.0f}", str(Ratio(theirs, ours))
+
+
 def main() -> None:
     arguments = parsed()
+    if arguments.before:
+        compared = list(against(arguments.before, arguments))
+        print(table(("system", "before, CPU us a sample", "now", "before / now"), compared))
+        return
     if arguments.device == "cpu":
         torch.set_num_threads(1 if arguments.loader else torch.get_num_threads())
     device = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{torch.get_num_threads()} threads"
