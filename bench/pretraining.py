@@ -3,6 +3,7 @@
 The loop: batches from a store on disk (warm), made by `--workers` processes, through `TrainStep`: counts, autocast,
 forward, backward, clip, optimiser. "waiting" is the share of a step in which it waits for its next batch.
 `--end-to-end` reads drawn photos instead and makes their features in the step. `--loader` leaves the model out.
+`--all-states` compares a step with one whose last layers compute the states that no loss reads, too.
 
 Records have `--regions` regions of 2048 float16 values and 1,601 class probabilities, captions of `--words` words (two
 of them in a row of VisualBERT).
@@ -11,17 +12,14 @@ of them in a row of VisualBERT).
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -37,8 +35,11 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.shard.writer import ShardWriter, publish_shard, publish_store
 from roibeam.features.store import FeatureStore
+from roibeam.model import pretraining
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.inputs import VLBatch
+from roibeam.model.vilbert import model as vilbert
 from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
 from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end_encoder import row_sizes
@@ -235,7 +236,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--words", type=int, default=18, help="of a caption [18]")
     parser.add_argument("--records", type=int, default=1000)
     parser.add_argument("--image-hw", nargs=2, type=int, default=[600, 1000], help="of the photos, pixels [600 1000]")
-    parser.add_argument("--before", type=Path, help="another checkout, which takes turns: CPU time of it over ours")
+    parser.add_argument("--all-states", action="store_true", help="what it saves to compute only states that are read")
     arguments = parser.parse_args()
     if arguments.loader and arguments.end_to_end:
         parser.error("--loader is of stored features; end to end, photos are read by threads of the run")
@@ -244,30 +245,27 @@ def parsed() -> argparse.Namespace:
     return arguments
 
 
-def against(before: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, ...]]:
-    """CPU microseconds of a sample of each system, in processes of both checkouts that take turns."""
-    words = sys.argv[1:]
-    place = words.index("--before")
-    words = [*words[:place], *words[place + 2 :], "--rounds", "1"]
+def reading(task: TrainTask, arguments: argparse.Namespace) -> Ratio:
+    """Time of a step on one batch whose last layers compute all states, over that of one as it is: CPU time on a CPU."""
+    step, batch = train_step(task, arguments.device, arguments.precision), next(task.batches(0, rank=0, num_ranks=1))
+    device, real = torch.device(arguments.device), pretraining.reading_labels
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
 
-    def measured_in(checkout: Path, system: str) -> float:
-        path = os.pathsep.join(map(str, (checkout / "src", checkout / "bench")))
-        run = [sys.executable, __file__, *words, "--systems", system]
-        told = subprocess.run(run, env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True, text=True)
-        return float(told.stdout.splitlines()[1].split(" | ")[5].replace(",", ""))
+    def taken(read: Callable[[VLBatch], VLBatch]) -> float:
+        with patch.object(pretraining, "reading_labels", read), patch.object(vilbert, "reading_labels", read):
+            synchronise(device)
+            start = clock()
+            step.take([batch], 0)
+            synchronise(device)
+            return clock() - start
 
-    for name in arguments.systems:
-        arms = {str(each): partial(measured_in, each, name) for each in (before.resolve(), Path(__file__).parents[1])}
-        theirs, ours = take_turns(arms, arguments.rounds).values()
-        yield name, f"{median(theirs):,.0f}", f"{median(ours):,.0f}", str(Ratio(theirs, ours))
+    return Ratio(
+        *take_turns({"all": lambda: taken(lambda same: same), "read": lambda: taken(real)}, arguments.rounds).values()
+    )
 
 
 def main() -> None:
     arguments = parsed()
-    if arguments.before:
-        compared = list(against(arguments.before, arguments))
-        print(table(("system", "before, CPU us a sample", "now", "before / now"), compared))
-        return
     if arguments.device == "cpu":
         torch.set_num_threads(1 if arguments.loader else torch.get_num_threads())
     device = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{torch.get_num_threads()} threads"
@@ -288,7 +286,11 @@ def main() -> None:
             with FeatureStore(path) as store:
                 for _ in store.scan():  # warm
                     pass
-                rows.append(measured(name, make_task(SYSTEMS[name], arguments, store, captions, photos), arguments))
+                task = make_task(SYSTEMS[name], arguments, store, captions, photos)
+                if arguments.all_states:
+                    print(f"{name}: {reading(task, arguments)}", flush=True)
+                    continue
+                rows.append(measured(name, task, arguments))
             print(" | ".join(rows[-1]), flush=True)
     head = (
         "system",
@@ -300,7 +302,8 @@ def main() -> None:
         "VmHWM, MB",
         "on the GPU, MB",
     )
-    print(table(head, rows))
+    if rows:
+        print(table(head, rows))
 
 
 if __name__ == "__main__":

@@ -333,10 +333,11 @@ class ImageTable(Sequence[ImageRef]):
         last = ""
         for image in map(with_usable_name, images):
             image_id = image.image_id
-            try:
-                check_image_id(image_id)
-            except ValueError as error:
-                raise ValueError(f"{error} ({image.location[:200]!r}); rename the file or move it up") from None
+            if not (image_id and image_id.isascii()):  # usable names are short enough
+                try:
+                    check_image_id(image_id)
+                except ValueError as error:
+                    raise ValueError(f"{error} ({image.location[:200]!r}); rename the file or move it up") from None
             # Code points are in the order of their UTF-8 bytes.
             self._is_sorted = self._is_sorted and image_id > last
             last = image_id

@@ -40,7 +40,7 @@ MAX_SHARD_IMAGES = 4000
 MAX_SHARD_SECONDS = 600.0  # a retry loses at most this much work
 # Where the machines that compute cannot be timed: seconds to minutes of a GPU, and few enough that many share the work.
 UNTIMED_SHARD_IMAGES = 1000
-_text_json = json.JSONEncoder(ensure_ascii=False).encode
+_text_json = json.encoder.encode_basestring  # what json.dumps calls, ensure_ascii=False, for a text
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,13 @@ def members_digest(members: Iterable[ImageRef]) -> str:
     """
     parts: list[bytes] = []  # hashed at once: a call for each takes longer than its bytes
 
-    def add(*texts: str) -> None:
-        for text in texts:
-            data = text.encode("utf-8")
+    def add(texts: Sequence[str]) -> None:
+        for data in map(str.encode, texts):
             parts.append(len(data).to_bytes(4, "little"))
             parts.append(data)
 
     for member in members:
-        add(member.image_id, member.location)
+        add((member.image_id, member.location))
         if member.boxes is not None:
             parts.append(b"\xff\xff\xff\xff" + struct.pack("<3Q", len(member.boxes), *(member.boxes_hw or (0, 0))))
             edges = itertools.chain.from_iterable(member.boxes)
@@ -114,7 +113,7 @@ def members_digest(members: Iterable[ImageRef]) -> str:
         for mark, texts in ((b"\xfe\xff\xff\xff", member.captions), (b"\xfd\xff\xff\xff", member.labels)):
             if texts:
                 parts.append(mark + struct.pack("<Q", len(texts)))
-                add(*texts)
+                add(texts)
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 

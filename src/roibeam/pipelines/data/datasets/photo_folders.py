@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, UNREAD_EXTENSIONS, ImageRef
@@ -169,13 +170,15 @@ class Listing(ABC):
         self.num_other_files, self.unread = 0, Counter()
         root = self.root.rstrip("/")
         for path in self.paths():
-            place, extension = f"{root}/{path}", os.path.splitext(path)[1].lower()
+            # As os.path.splitext, in a third of its time.
+            stem, _, ending = path.rpartition(".")
+            extension = "." + ending.lower() if stem.rpartition("/")[2].strip(".") else ""
             if extension in UNREAD_EXTENSIONS:
                 self.unread[extension] += 1
             elif extension not in IMAGE_EXTENSIONS:
                 self.num_other_files += 1
-            elif not is_contact_sheet(place):
-                yield ImageRef(image_id_of(path, id_rule=id_rule), place)
+            elif not is_contact_sheet(place := f"{root}/{path}"):
+                yield ImageRef(stem if id_rule == "no-extension" else image_id_of(path, id_rule=id_rule), place)
 
     def notes(self) -> list[str]:
         """Notes on what was left out, once the images have been taken."""
@@ -326,9 +329,11 @@ def _all_files(root: str, below: str, links: set[str]) -> Iterator[tuple[str, bo
     for entry in _entries(os.path.join(root, below)):
         if entry.name.startswith("."):
             continue
-        path, kind = below + entry.name, _kind(entry)
-        if kind == "file":
-            yield path, entry.is_symlink()
+        path = below + entry.name
+        if entry.is_file(follow_symlinks=False):  # of millions nearly all
+            yield path, False
+        elif (kind := _kind(entry)) == "file":
+            yield path, True
         elif kind == "folder":
             folders.append(path + "/")
         elif kind == "link to a folder":
@@ -340,7 +345,7 @@ def _all_files(root: str, below: str, links: set[str]) -> Iterator[tuple[str, bo
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
+            return sorted(entries, key=attrgetter("name"))
     except OSError as error:
         raise ValueError(
             f"cannot read the folder {folder!r}: {error.strerror}; make it readable, or name the folders beside it"
