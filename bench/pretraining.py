@@ -246,7 +246,7 @@ def parsed() -> argparse.Namespace:
 
 
 def reading(task: TrainTask, arguments: argparse.Namespace) -> Ratio:
-    """Time of a step on one batch whose last layers compute all states, over that of one as it is: CPU time on a CPU."""
+    """Time (CPU time on a CPU) of a step on one batch whose last layers compute all states, over a usual one."""
     step, batch = train_step(task, arguments.device, arguments.precision), next(task.batches(0, rank=0, num_ranks=1))
     device, real = torch.device(arguments.device), pretraining.reading_labels
     clock = time.process_time if device.type == "cpu" else time.perf_counter
