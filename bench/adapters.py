@@ -2,6 +2,7 @@
 
 Weights are random. Bare: Pillow, the library's processor, model and post-processing, and what vectors need besides.
 Ours: `extract_regions`, from files to records. Both take turns in one process, and their vectors are compared.
+`--profile` tells what a photo's processor time goes to instead; then `vinvl` and `vinvl bf16` are models too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 import transformers as hf
@@ -120,28 +122,48 @@ def compared(refs: list[ImageRef], ours: Any, bare: Any, rounds: int) -> tuple[s
     return (*medians, str(ratio), ratio.at_most(1.1), str(work), f"{gap:.0e}")
 
 
+def profiled(photo: Path, boxes: Any, ours: Any) -> str:
+    """The operators that take most of a detector's processor time for one photo, and their shares."""
+    given: Any = ([cv2.imread(str(photo))],)
+    more = {} if boxes is None else {"boxes": [np.array(boxes, np.float32)]}
+    ours(*given, **more)  # warm
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        ours(*given, **more)
+    events = sorted(profile.key_averages(), key=lambda event: -event.self_cpu_time_total)
+    total = sum(event.self_cpu_time_total for event in events)
+    return ", ".join(f"{event.key} {event.self_cpu_time_total / total:.0%}" for event in events[:8])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, required=True, help="folder of .jpg photos")
     parser.add_argument("--count", type=int, default=3, help="photos of a round [3]")
     parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, help=f"[{MIN_ROUNDS}]")
     parser.add_argument("--models", nargs="+", default=[*RCNN, *BACKBONES, "hf:RT-DETR-R18", "python:ResNet-18"])
+    parser.add_argument("--profile", action="store_true", help="shares of the operators, of one photo")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
+    rows, ours, bare = [], None, None
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as folder:
-            if name.startswith("python"):
+            if name.startswith("vinvl"):
+                mode = name.partition(" ")[2] or "exact"
+                ours, bare = build_detector(preset="vinvl", weights="random:1", mode=mode), None
+            elif name.startswith("python"):
                 Path(folder, "mine.py").write_text(USER_FILE, encoding="utf-8")
-                ours: Any = build_detector(f"python:{folder}/mine.py:detect")
+                ours = build_detector(f"python:{folder}/mine.py:detect")
                 bare = lambda photo, ours=ours: ours.model.module.detect(np.array(photo))[3]  # noqa: E731
             else:
                 ours, bare = of_torchvision(name) if "torchvision" in name else of_hugging_face(name, folder)
         boxes: Any = tuple(map(tuple, BOXES.tolist())) if name in BACKBONES else None
         paths = sorted(arguments.images.glob("*.jpg"))[: arguments.count]
+        if arguments.profile:
+            print(f"{name}: {profiled(paths[0], boxes, ours)}", flush=True)
+            continue
         refs = [ImageRef(path.name, str(path), boxes) for path in paths]
         rows.append((name, *compared(refs, ours, bare, arguments.rounds)))
-    print(table(("model", "bare, s a photo", "ours", "ours / bare", "<= 1.1", "processor s", "difference"), rows))
+    if rows:
+        print(table(("model", "bare, s a photo", "ours", "ours / bare", "<= 1.1", "processor s", "difference"), rows))
 
 
 if __name__ == "__main__":
