@@ -32,7 +32,7 @@ CLUSTERS := ROIBEAM_FLINK=$(if $(filter flink,$(ENGINES)),$(abspath $(FLINK))) \
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source real-models flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction toy-detector evidence evidence-quick evidence-real notebook image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source real-models flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction bench-gpu toy-detector evidence evidence-quick evidence-real notebook image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -141,6 +141,11 @@ bench: setup ## the measurements behind BENCHMARKS.md
 bench-store: setup ## the feature store beside other formats, with HARNESS=../shared/bench/bench_store.py
 	cd bench && for name in formats assembly cold; do PYTHONSAFEPATH= ../$(BIN)/python store_$$name.py $(abspath $(HARNESS)); done
 	$(BIN)/python bench/store_scale.py
+
+bench-gpu: setup ## training steps on a GPU: equal lengths, ragged ones, what last layers save, end to end (under ten minutes)
+	for given in "" "--words 4 30 --regions 10 100" --all-states; do PYTHONSAFEPATH= $(BIN)/python bench/pretraining.py \
+		--device cuda --batch-size 128 --records 1000 --workers 12 $$given; done
+	PYTHONSAFEPATH= $(BIN)/python bench/pretraining.py --device cuda --end-to-end --batch-size 16 --records 200
 
 bench-extraction: setup ## the extractor beside the public port, with PORT=<folder with modeling_frcnn.py>, and its modes
 	PYTHONSAFEPATH= $(BIN)/python bench/mode_errors.py --images $(PHOTOS)

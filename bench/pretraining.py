@@ -113,6 +113,9 @@ def make_task(
     fields |= system.region_label_fields(CLASSES)
     fields |= system.end_to_end_fields if arguments.end_to_end else {}
     config: Any = system.sizes["small" if arguments.toy else "base"](**fields)
+    if arguments.all_states:  # with dropout all states are computed
+        rates = [name for name in vars(config) if name.endswith("_dropout")]
+        config = type(config)(**config.to_diff_dict() | dict.fromkeys(rates, 0.0))
     sampler = system.sampler(system.sampling(), tokenizer, config, num_classes=CLASSES)
     corpus, data = Corpus(store, rows), DataConfig(arguments.batch_size, arguments.workers)
     torch.manual_seed(0)
@@ -233,7 +236,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--read-ahead", type=int, default=4, help="threads that read photos [4]")
     parser.add_argument("--recompute", action="store_true", help="compute the encoder's activations again")
     parser.add_argument("--regions", nargs=2, type=int, default=[36, 36], help="of a record, uniformly [36 36]")
-    parser.add_argument("--words", type=int, default=18, help="of a caption [18]")
+    parser.add_argument("--words", nargs=2, type=int, default=[18, 18], help="of a caption, uniformly [18 18]")
     parser.add_argument("--records", type=int, default=1000)
     parser.add_argument("--image-hw", nargs=2, type=int, default=[600, 1000], help="of the photos, pixels [600 1000]")
     parser.add_argument("--all-states", action="store_true", help="what it saves to compute only states that are read")
@@ -272,7 +275,8 @@ def main() -> None:
     kind = "loader" if arguments.loader else f"{'toy' if arguments.toy else 'base'}, {arguments.precision}"
     print(f"{device}, torch {torch.__version__}, {kind}, batches of {arguments.batch_size}", flush=True)
     draw = np.random.default_rng(1)
-    captions = [" ".join(draw.choice(WORDS, arguments.words)) for _ in range(2 * arguments.records)]
+    lengths = draw.integers(arguments.words[0], arguments.words[1] + 1, 2 * arguments.records)
+    captions = [" ".join(draw.choice(WORDS, length)) for length in lengths]
     width = CONFIGS[encoder_name(arguments)].feature_dim if arguments.end_to_end else WIDTH
     rows = []
     with tempfile.TemporaryDirectory() as folder:

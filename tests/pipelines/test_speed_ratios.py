@@ -84,7 +84,7 @@ def training_step(folder: Path) -> Arms:
     """A step of ImageBERT, which has four losses, and one of bare layers with one."""
     bench.write_store(folder, 64, (36, 36), bench.WIDTH, (600, 1000))
     captions = [" ".join(bench.WORDS) for _ in range(128)]
-    options = Namespace(toy=True, loader=False, end_to_end=False, batch_size=32, workers=0)
+    options = Namespace(toy=True, loader=False, end_to_end=False, batch_size=32, workers=0, all_states=False)
     task = bench.make_task(SYSTEMS["imagebert"], options, FeatureStore(folder), captions, folder)
     batch = next(iter(task.batches(0, rank=0, num_ranks=1)))
     step, bare = bench.train_step(task, "cpu", "fp32"), BareModel(task.model.config)

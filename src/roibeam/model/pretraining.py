@@ -37,7 +37,7 @@ class PreTrainingModel(VLPreTrainedModel):
     """
 
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.encode(reading_labels(batch)))
+        return self.score(batch, self.encode(batch if self.drops else reading_labels(batch)))
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """Last states; labels and targets in the batch are not read. Attention weights and the states of every layer on

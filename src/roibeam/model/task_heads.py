@@ -67,8 +67,7 @@ def pieces_read(batch: VLBatch, reads: str) -> Tensor:
 def reading(batch: VLBatch, reads: str) -> VLBatch:
     """The batch for a model of which only `read_summary` is needed."""
     pieces = torch.arange(batch.text_mask.shape[1], device=batch.text_mask.device)
-    # [CLS] too: poolers read it.
-    read = (pieces == pieces_read(batch, reads)[:, None]) | (pieces == 0)
+    read = pieces == pieces_read(batch, reads)[:, None]
     return replace(batch, read_pieces=read, read_regions=torch.zeros_like(batch.rows_region_mask))
 
 

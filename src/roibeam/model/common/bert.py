@@ -144,5 +144,12 @@ class VLPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     supports_gradient_checkpointing = True
 
+    @property
+    def drops(self) -> bool:
+        """Whether its layers drop numbers now. What a run drops stays what it was in earlier versions: all states of a
+        layer are computed then, read or not."""
+        rates = ("hidden_dropout", "attention_dropout", "image_hidden_dropout", "image_attention_dropout")
+        return self.training and any(getattr(self.config, rate, 0.0) for rate in rates)
+
     def _init_weights(self, module: nn.Module) -> None:
         draw_as_bert(module, self.config.initializer_range)

@@ -231,8 +231,9 @@ class InterBertModel(InterBertPreTrainedModel):
         passed = PassedStates([], [], []) if with_states else PassedStates(None, None, None)
         mask = torch.cat([image_mask, batch.text_mask], dim=1)
         regions = slice(1, 1 + batch.region_mask.shape[1])
-        read = read_joint = None
-        if batch.read_regions is not None and batch.read_pieces is not None:
+        read_text = read = read_joint = None
+        if batch.read_regions is not None and batch.read_pieces is not None and not self.drops:
+            read_text = batch.read_pieces
             read = functional.pad(batch.read_regions, (1, image_mask.shape[1] - regions.stop))
             read[:, 0] = True
             if not len(self.image.layers) and not len(self.text.layers):
@@ -240,7 +241,7 @@ class InterBertModel(InterBertPreTrainedModel):
         states = self.joint(states, mask, None if maps is None else maps.joint, read_joint, passed.joint)
         image, text = states.split([image_mask.shape[1], batch.text_mask.shape[1]], dim=1)
         image = self.image(image, image_mask, None if maps is None else maps.image, read, passed.image)
-        text = self.text(text, batch.text_mask, None if maps is None else maps.text, batch.read_pieces, passed.text)
+        text = self.text(text, batch.text_mask, None if maps is None else maps.text, read_text, passed.text)
         pooled_text, pooled_image, pair = self.pooler(text[:, 0], image[:, 0])
         return VLOutput(
             text_states=text,

@@ -170,7 +170,8 @@ class ViLbertModel(ViLbertPreTrainedModel):
         if batch.row_images is not None:
             image = image.take(batch.row_images)
         read = None
-        if batch.read_pieces is not None and batch.read_regions is not None and not (with_attention or with_states):
+        is_whole = with_attention or with_states or self.drops
+        if batch.read_pieces is not None and batch.read_regions is not None and not is_whole:
             pieces = batch.read_pieces
             if self.config.num_task_tokens:
                 pieces = torch.cat([pieces[:, :1], torch.zeros_like(pieces[:, :1]), pieces[:, 1:]], dim=1)
@@ -287,7 +288,7 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel, ViLbertStyleModel):
 
     def forward(self, batch: VLBatch, generator: torch.Generator | None = None) -> PreTrainingOutput:
         """See `score`."""
-        return self.score(batch, self.encode(reading_labels(batch)), generator)
+        return self.score(batch, self.encode(batch if self.drops else reading_labels(batch)), generator)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
         return super().loss_counts(in_pairs(batch, self.config.masked_loss_pairs))
