@@ -13,6 +13,7 @@ from finetune_requests import request as finetuning
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.pipelines.common.console.overrides import TRAIN_NAMES
 from roibeam.pipelines.finetuning.run.finetune_settings import config_of
+from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS as TASK_SYSTEMS
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.pretraining.checked_request import check_settings
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS
@@ -43,6 +44,15 @@ def test_fields_refuse_what_the_configuration_refuses_in_the_same_words(name: st
             system.fields(**wrong)
         assert str(of_fields.value) == str(of_config.value)
         assert str(of_fields.value).startswith(f"{config.__name__}: ")
+
+
+@pytest.mark.parametrize("name", NAMED_SYSTEMS)
+def test_tiny_is_one_model_without_dropout(name: str) -> None:
+    """The same of pre-training and of tasks."""
+    tiny: Any = NAMED_SYSTEMS[name].sizes["tiny"]()
+    of_tasks: Any = TASK_SYSTEMS[name].sizes["tiny"]()
+    assert tiny.to_dict() == of_tasks.to_dict() and tiny.hidden_size == 64
+    assert not any(value for field, value in tiny.to_dict().items() if field.endswith("dropout"))
 
 
 @pytest.mark.parametrize("toy", [False, True])

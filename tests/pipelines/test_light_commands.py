@@ -83,7 +83,7 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         (("download", gone, out), "gone"),
         ((*pretrain[:-1], gone, "--store-weight", 1), "--captions"),
         ((*pretrain, "--system", "nobody"), "choose one of vlbert"),
-        ((*pretrain, "--model", "huge"), "choose one of small"),
+        ((*pretrain, "--model", "huge"), "choose one of tiny, small"),
         ((*pretrain, "--recipe", "nobody"), "no recipe"),
         ((*pretrain, "--from-run", gone, "--from-bert", gone), "starts from one of them"),
         ((*pretrain, "--photos", photos), "--end-to-end"),

@@ -134,7 +134,7 @@ def test_what_does_not_fit_a_vilbert_is_one_clear_line(roibeam: Cli, store: tupl
     for setting, words in UNFIT_VILBERT.items():
         assert words in one_line(roibeam("pretrain", tmp_path / "run", *base, "--set", setting)), setting
     sizes = one_line(roibeam("pretrain", tmp_path / "run", *base, "--model", "huge"))
-    assert "choose one of small, base, base-2-co-attentions" in sizes
+    assert "choose one of tiny, small, base, base-2-co-attentions" in sizes
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
@@ -161,7 +161,7 @@ def test_captions_of_other_images_or_of_one_are_refused(roibeam: Cli, store: tup
         (["--set", "sampling.word_probability=7"], "word_probability must be in 0..1"),
         (["--precision", "tf32"], "--precision 'tf32': choose one of float32, bf16, fp16"),
         (["--precision", "bf16", "--set", "train.precision=fp32"], "--set train.precision both say the precision"),
-        (["--model", "huge"], "choose one of small, base"),
+        (["--model", "huge"], "choose one of tiny, small, base"),
         (["--tokenizer", "nowhere"], "no such file or folder: --tokenizer 'nowhere'"),
         (["--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),
         (["--num-classes", "7"], "--num-classes says 7; leave the option out"),
@@ -450,7 +450,7 @@ def test_requests_in_stages(request_of: Requests, tmp_path: Path) -> None:
         (RequestedModel(toy=True), "--toy is the small variant of a --recipe"),
         (RequestedModel(background="middle"), "--background 'middle': choose one of first, last, none"),
         (RequestedModel(background="first"), "of a model to start from, name it with --from-run"),
-        (RequestedModel(model="huge"), "--model 'huge': choose one of small"),
+        (RequestedModel(model="huge"), "--model 'huge': choose one of tiny"),
     ],
 )
 def test_requests_that_are_none(tmp_path: Path, model: RequestedModel, words: str) -> None:

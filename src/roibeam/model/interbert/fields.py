@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.fields import SMALL_SIZES, TwoStreamFields, named_fields
+from roibeam.model.common.fields import SMALL_SIZES, TINY_STREAMS, TwoStreamFields, named_fields
 
 REGION_LOSSES = ("kl", "regression", "none")
 REGION_LABELS = ("soft", "hard")
@@ -104,6 +104,9 @@ SMALL: Mapping[str, Any] = MappingProxyType(
         "image_intermediate_size": 1024,
         "pooled_size": 256,
     }
+)
+TINY: Mapping[str, Any] = MappingProxyType(
+    {**TINY_STREAMS, "num_hidden_layers": 1, "text_num_hidden_layers": 1, "pooled_size": 64}
 )
 
 

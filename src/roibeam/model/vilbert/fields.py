@@ -13,6 +13,7 @@ from typing import Any
 from roibeam.model.common.fields import (
     MASKED_LOSS_PAIRS,
     SMALL_SIZES,
+    TINY_STREAMS,
     WHOLE_IMAGE_COUNTS,
     TwoStreamFields,
     ViLbertStyleFields,
@@ -160,6 +161,16 @@ SMALL: Mapping[str, Any] = MappingProxyType(
         "co_attention_num_heads": 4,
         "text_co_attention": (2, 3),
         "image_co_attention": (0, 1),
+    }
+)
+TINY: Mapping[str, Any] = MappingProxyType(
+    {
+        **TINY_STREAMS,
+        "image_hidden_size": 64,
+        "co_attention_size": 64,
+        "co_attention_num_heads": 4,
+        "text_co_attention": (1,),
+        "image_co_attention": (0,),
     }
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.fields import SMALL_SIZES, BertFields, named_fields
+from roibeam.model.common.fields import SMALL_SIZES, TINY_SIZES, BertFields, named_fields
 
 REGION_SEGMENT = 2  # segment of image elements and [END]: "C" in section 3.2
 BOX_NUMBERS = ("centre_size", "corners")
@@ -156,11 +156,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
+SIZES: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "base": {},
         "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
         "small": {**SMALL_SIZES, "coordinate_embedding_size": 256},
+        "tiny": {**TINY_SIZES, "coordinate_embedding_size": 64, "region_dropout": 0.0},
     }
 )
 

@@ -58,7 +58,7 @@ class FinetuneRequest(EncoderRequest, TrainingOptions, HeldOutOptions):
         default="that of --from or --recipe",
     )] = None  # fmt: skip
     model: Annotated[str | None, option(
-        "Size of the model: small or base; a wrong name lists the others. With --from none.", "MODEL", MODEL,
+        "Size of the model: tiny, small or base; a wrong name lists the others. With --from none.", "MODEL", MODEL,
         default="small",
     )] = None  # fmt: skip
     from_bert: Annotated[str | None, option(

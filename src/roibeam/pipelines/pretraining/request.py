@@ -103,7 +103,7 @@ class RequestedModel:
         f"Which model and whose rules: {SYSTEMS}.", "NAME", MODEL, default=DEFAULT_SYSTEM,
     )] = None  # fmt: skip
     model: Annotated[str | None, option(
-        "Size of the model: small or base; a wrong name lists the others.", "MODEL", MODEL, default="small",
+        "Size of the model: tiny, small or base; a wrong name lists the others.", "MODEL", MODEL, default="small",
     )] = None  # fmt: skip
     from_bert: Annotated[str | None, option(
         "Start from this BERT: hf:REPO, a folder, or none. Its sizes replace those of --model.", "BERT", MODEL,

@@ -14,13 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+from roibeam.model.common.fields import TINY_SIZES
 from roibeam.model.inputs import VLBatch
+from roibeam.model.interbert.fields import TINY as TINY_INTERBERT
 from roibeam.model.interbert.model import InterBertForPreTraining, InterBertForTasks, interbert_config, interbert_small
 from roibeam.model.vilbert.encoder import ViLbertConfig, vilbert_config, vilbert_small
+from roibeam.model.vilbert.fields import TINY as TINY_VILBERT
 from roibeam.model.vilbert.model import IMAGE_PAIR_LABELS, ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
 from roibeam.model.vilbert.single_stream import (
     SingleStreamConfig,
@@ -112,7 +116,7 @@ _MULTI_TASK = {
 SYSTEM = TaskSystem(
     name="vilbert",
     model_class=ViLbertForPreTraining,
-    sizes={"small": vilbert_small, "base": vilbert_config},
+    sizes={"tiny": partial(vilbert_small, **TINY_VILBERT), "small": vilbert_small, "base": vilbert_config},
     text=_text,
     positions=lambda config: config.max_position_embeddings - config.first_position,
     classifier="two_layers",
@@ -123,7 +127,11 @@ SINGLE_STREAM = replace(
     SYSTEM,
     name="vilbert-single-stream",
     model_class=SingleStreamForPreTraining,
-    sizes={"small": single_stream_small, "base": SingleStreamConfig},
+    sizes={
+        "tiny": partial(single_stream_small, **TINY_SIZES),
+        "small": single_stream_small,
+        "base": SingleStreamConfig,
+    },
     positions=lambda config: config.max_position_embeddings,
     release_heads={RELEASE: _heads(SingleStreamForTasks)},
     parts=("embeddings.", "encoder.", "pooler."),
@@ -134,7 +142,7 @@ SINGLE_STREAM = replace(
 INTERBERT_SYSTEM = TaskSystem(
     name="interbert",
     model_class=InterBertForPreTraining,
-    sizes={"small": interbert_small, "base": interbert_config},
+    sizes={"tiny": partial(interbert_small, **TINY_INTERBERT), "small": interbert_small, "base": interbert_config},
     text=_text,
     positions=lambda config: config.max_position_embeddings,
     unread_alone=(".region_embeddings.", "interbert.image.", ".pooler.image."),

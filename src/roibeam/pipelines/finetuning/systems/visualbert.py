@@ -13,10 +13,12 @@ a text; its pooled [CLS] is read, and for regions their own states.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
+from roibeam.model.common.fields import TINY_SIZES
 from roibeam.model.imagebert.model import ImageBertForPreTraining, imagebert_base, imagebert_small
 from roibeam.model.inputs import VLBatch
 from roibeam.model.task_heads import reading
@@ -78,7 +80,7 @@ def _class_embedding(model: VisualBertForPreTraining, count: int) -> tuple[dict[
 SYSTEM = TaskSystem(
     name="visualbert",
     model_class=VisualBertForPreTraining,
-    sizes={"small": visualbert_small, "base": visualbert_config},
+    sizes={"tiny": partial(visualbert_small, **TINY_SIZES), "small": visualbert_small, "base": visualbert_config},
     text=_text,
     positions=lambda config: config.max_position_embeddings,
     reads={LABEL: "mask_piece", CHOICE: "pooled"},
@@ -106,7 +108,7 @@ SYSTEM = TaskSystem(
 IMAGEBERT_SYSTEM = TaskSystem(
     name="imagebert",
     model_class=ImageBertForPreTraining,
-    sizes={"small": imagebert_small, "base": imagebert_base},
+    sizes={"tiny": partial(imagebert_small, **TINY_SIZES), "small": imagebert_small, "base": imagebert_base},
     text=lambda pieces, parts, form, num_images: parts_with_separators(pieces, parts),
     positions=lambda config: config.max_position_embeddings - int(config.final_separator != "none"),
     has_whole_image=lambda config: config.global_feature_size > 0,

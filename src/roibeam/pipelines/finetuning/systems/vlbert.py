@@ -26,7 +26,7 @@ from roibeam.model.pretraining import count_true
 from roibeam.model.task_heads import REGION_CLASSES, AuxiliaryScores, reading
 from roibeam.model.vlbert.checkpoint import task_start
 from roibeam.model.vlbert.config import PRE_TRAINING_FIELDS, VLBertConfig, VLBertTaskConfig, vlbert_base, vlbert_small
-from roibeam.model.vlbert.fields import REGION_SEGMENT
+from roibeam.model.vlbert.fields import REGION_SEGMENT, SIZES
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.finetuning.rows import CHOICE, GROUNDED, LABEL, REGION, UNGROUNDED, PartPieces, TaskText
@@ -138,7 +138,7 @@ def _class_tokens(model: VLBertForPreTraining, count: int) -> tuple[dict[str, An
 SYSTEM = TaskSystem(
     name="vlbert",
     model_class=VLBertForPreTraining,
-    sizes={"small": vlbert_small, "base": vlbert_base},
+    sizes={"tiny": partial(vlbert_small, **SIZES["tiny"]), "small": vlbert_small, "base": vlbert_base},
     text=_text,
     positions=lambda config: config.max_position_embeddings - 2,
     reads={LABEL: "mask_piece", CHOICE: "cls"},

@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.model.common.fields import MASKING as ZERO_MASKING
-from roibeam.model.common.fields import SMALL_SIZES, BertFields
+from roibeam.model.common.fields import SMALL_SIZES, TINY_SIZES, BertFields
 from roibeam.model.imagebert.fields import ImageBertFields
 from roibeam.model.interbert.fields import SMALL as SMALL_INTERBERT
+from roibeam.model.interbert.fields import TINY as TINY_INTERBERT
 from roibeam.model.interbert.fields import InterBertFields, interbert_fields
 from roibeam.model.vilbert.fields import DEPTHS, SingleStreamFields, ViLbertFields, vilbert_fields
 from roibeam.model.vilbert.fields import SMALL as SMALL_VILBERT
+from roibeam.model.vilbert.fields import TINY as TINY_VILBERT
 from roibeam.model.visualbert.fields import VisualBertFields, visualbert_fields
 from roibeam.model.vlbert.fields import MASKING as VLBERT_MASKING
 from roibeam.model.vlbert.fields import VLBertFields, vlbert_fields
@@ -111,6 +113,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             VLBertFields,
             _sizes(
                 "roibeam.model.vlbert.config.VLBertConfig",
+                tiny=vlbert_fields("release-captions", size="tiny"),
                 small=vlbert_fields("release-captions", size="small"),
                 base=vlbert_fields("release-captions"),
                 large=vlbert_fields("release-captions", size="large"),
@@ -129,6 +132,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             VisualBertFields,
             _sizes(
                 "roibeam.model.visualbert.model.VisualBertConfig",
+                tiny=TINY_SIZES,
                 small=SMALL_SIZES,
                 base=visualbert_fields(),
                 paper=visualbert_fields("paper"),
@@ -141,7 +145,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             "ImageBertForPreTraining",
             ImageBertSampling,
             ImageBertFields,
-            _sizes("roibeam.model.imagebert.model.ImageBertConfig", small=SMALL_SIZES, base={}),
+            _sizes("roibeam.model.imagebert.model.ImageBertConfig", tiny=TINY_SIZES, small=SMALL_SIZES, base={}),
             ClassObjective(
                 "with_region_class_head",
                 "num_region_labels",
@@ -157,6 +161,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             ViLbertFields,
             _sizes(
                 "roibeam.model.vilbert.encoder.ViLbertConfig",
+                tiny=TINY_VILBERT,
                 small=SMALL_VILBERT,
                 base=vilbert_fields(),
                 **{f"base_{depth}_co_attentions": vilbert_fields(depth=depth) for depth in DEPTHS},
@@ -171,7 +176,9 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             "SingleStreamForPreTraining",
             ViLbertSampling,
             SingleStreamFields,
-            _sizes("roibeam.model.vilbert.single_stream.SingleStreamConfig", small=SMALL_SIZES, base={}),
+            _sizes(
+                "roibeam.model.vilbert.single_stream.SingleStreamConfig", tiny=TINY_SIZES, small=SMALL_SIZES, base={}
+            ),
             _SINGLE_STREAM_CLASSES,
             masking=ZERO_MASKING,
         ),
@@ -182,6 +189,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             InterBertFields,
             _sizes(
                 "roibeam.model.interbert.model.InterBertConfig",
+                tiny=TINY_INTERBERT,
                 small=SMALL_INTERBERT,
                 base=interbert_fields(),
                 paper=interbert_fields("paper"),
