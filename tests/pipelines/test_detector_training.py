@@ -288,7 +288,8 @@ def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     assert json.loads(ok(roibeam(*evaluate, "--json")).out)["num_images"] == 1
     assert "mAP@0.5" in ok(roibeam(*evaluate)).out
     store = tmp_path / "store"
-    ok(roibeam("extract", world / "visual_genome" / "VG_100K", store, "--detector", facts["detector"]))
+    ok(roibeam("extract", world / "visual_genome" / "VG_100K", store, "--detector", out))
+    assert read_detector_folder(out) == read_detector_folder(facts["detector"])  # the newest checkpoint
     info = roibeam("store", "info", store)
     assert "24" in info.out and "19" in info.out
     assert "already holds a run" in refused(roibeam("detector", "train", out, *command_options, "--no-resume"))

@@ -70,8 +70,11 @@ def describe_detector(
 
 
 def read_detector_folder(folder: str | Path) -> DetectorFolder:
-    """Reads `config.json` of a folder, or of a shipped detector (`SHIPPED`), and checks that the weights exist."""
+    """Reads `config.json` of a folder, of a shipped detector (`SHIPPED`), or of the newest checkpoint of a run of
+    `roibeam detector train`, and checks that the weights exist."""
     place = SHIPPED.get(str(folder), Path(folder).expanduser())
+    if not (place / WEIGHTS_NAME).is_file():
+        place = max(place.glob("checkpoints/step-*/model"), default=place)
     path, weights = place / CONFIG_NAME, place / WEIGHTS_NAME
     if not place.exists():
         raise ValueError(f"detector {str(folder)!r} is unknown: no such folder; {name_hint(str(folder), [*SHIPPED])}")
@@ -79,7 +82,7 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
         if not needed.is_file():
             raise ValueError(
                 f"detector {str(folder)!r}: {needed.name} is missing; a detector's folder holds {CONFIG_NAME} and "
-                f"{WEIGHTS_NAME}, such as RUN/checkpoints/step-00001000/model of `roibeam detector train`"
+                f"{WEIGHTS_NAME}, as a run of `roibeam detector train` does in checkpoints/step-00001000/model"
             )
     found = _config_file(path)
     config = dataclass_of(found, "detector", DetectorConfig, path)
