@@ -66,6 +66,7 @@ def test_lines_tell_count_rate_and_failures(monkeypatch: pytest.MonkeyPatch, cap
         view.standing = ProgressState(1490, Counter({"empty file": 8, "too large": 2}))
         progress.look()
         progress.log_state()
+        progress.log_state()  # nothing is new: nothing is said
         now[0] += 10
         view.standing = ProgressState(2990, Counter({"empty file": 8, "too large": 2}))
     assert caplog.messages == [

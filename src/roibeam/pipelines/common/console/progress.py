@@ -7,8 +7,8 @@
         ...
 
 On a terminal `rich` draws a bar for each piece of work, below what is printed. Elsewhere, and in a program that did
-not call `show_bars`, there is a log line every ten seconds, of the piece that began last. Logs are roibeam's own; those
-of libraries are hidden.
+not call `show_bars`, there is a log line every ten seconds, of the piece that began last, if its count is new. Logs are
+roibeam's own; those of libraries are hidden.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ class Progress(ProgressItem):
         self.total, self._unit, self._view = total, unit, view
         self._least_seconds, self._next_look = least_seconds, 0.0
         self._standing, self._before, self._note = ProgressState(done), done, ""
-        self._logged = False
+        self._logged: ProgressState | None = None  # what the last line told
         self._points: deque[tuple[float, int]] = deque()
 
     def __enter__(self) -> Progress:
@@ -329,7 +329,7 @@ class Progress(ProgressItem):
             self._take(self._view())
         was_drawn = self.bar is not None and time.monotonic() - self._start >= FIRST_LINE_SECONDS
         SCREEN.end(self)
-        if kind is None and (self.in_lines or self._logged or (was_drawn and not self._had_nothing_to_do())):
+        if kind is None and (self.in_lines or self._logged is not None or (was_drawn and not self._had_nothing_to_do())):
             self._log_line(is_last=True)
 
     @property
@@ -365,7 +365,7 @@ class Progress(ProgressItem):
             log.debug("no look at the progress: %s", error)
 
     def log_state(self) -> None:
-        if not self._had_nothing_to_do():
+        if not self._had_nothing_to_do() and (self.in_lines or self._logged != self._standing):
             self._log_line()
 
     def _take(self, standing: ProgressState) -> None:
@@ -405,7 +405,7 @@ class Progress(ProgressItem):
         return ", ".join(parts)
 
     def _log_line(self, *, is_last: bool = False) -> None:
-        self._logged = True
+        self._logged = self._standing
         if self.in_lines:
             sys.stdout.write(json.dumps(self._event()) + "\n")
             sys.stdout.flush()
