@@ -329,7 +329,7 @@ class Progress(ProgressItem):
             self._take(self._view())
         was_drawn = self.bar is not None and time.monotonic() - self._start >= FIRST_LINE_SECONDS
         SCREEN.end(self)
-        if kind is None and (self.in_lines or self._logged is not None or (was_drawn and not self._had_nothing_to_do())):
+        if kind is None and (self.in_lines or self._logged or (was_drawn and not self._had_nothing_to_do())):
             self._log_line(is_last=True)
 
     @property
