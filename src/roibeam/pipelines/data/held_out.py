@@ -314,7 +314,7 @@ def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
     found = [f"{plural(count, 'image')} of {name}: {applying[name]}" for name, count in counts.items() if count]
     if not found:
         return None
-    return f"nothing is held out, and results are reported on some of these images; {'; '.join(found)}"
+    return f"nothing is held out; to report results on test images later, leave them out now; {'; '.join(found)}"
 
 
 def reported_files(rule: str, folder: str) -> list[str]:
