@@ -170,7 +170,8 @@ class VisualBertModel(VisualBertPreTrainedModel):
         else:
             text, regions = packing.pad(states).split([length, batch.region_mask.shape[1]], dim=1)
             text = self.encoder(text, batch.text_mask, None if maps is None else maps.text, passed=passed)
-            states = self.late_layer(packing.pack(torch.cat([text, regions], dim=1)), packing, joint_maps, read)
+            together = packing.pack(torch.cat([text, regions], dim=1))
+            states = self.late_layer(together, packing, joint_maps, None if self.drops else read)
         states = packing.pad(states)
         layers = None
         if passed is not None and self.late_layer is None:
