@@ -19,6 +19,7 @@ from roibeam.features.shard.writer import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.extract.stores.store_export import export_store
+from roibeam.pipelines.extract.stores.store_import import import_features
 
 LOSE_NOTHING = ("parquet", "webdataset")
 
@@ -140,6 +141,18 @@ def test_a_store_without_classes_is_said_to_have_none(roibeam: Cli, tmp_path: Pa
     assert roibeam("store", "import", tmp_path / "f.parquet", tmp_path / "back").code == 0
     digests = [StoreManifest.read(tmp_path / name / "manifest.json").content_digest for name in ("store", "back")]
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [(name, layout) for name in FORMATS for layout in format_named(name).layouts],
+)
+def test_an_imported_store_is_exported_in_the_layout_of_its_file(tmp_path: Path, name: str, layout: str) -> None:
+    first, again = target(tmp_path, name), target(tmp_path / "again", name)
+    again.parent.mkdir()
+    format_named(name).write([measured("COCO_val2014_000000000042")], first, layout=layout)
+    import_features(first, tmp_path / "store", format_name=name)
+    assert export_store(tmp_path / "store", again, format_name=name).layout == layout
 
 
 @pytest.mark.parametrize("name", ["lxmert-h5", "milvlg-npz", "mmf-npy", "butd-tsv"])

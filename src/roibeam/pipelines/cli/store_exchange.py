@@ -120,7 +120,8 @@ def export_command(
         "FORMAT", OUTPUT, "--format",
     )],
     layout: Annotated[str | None, option(
-        "Layout of the file, where its format has several.", "NAME", default="the first of the format",
+        "Layout of the file, where its format has several.", "NAME",
+        default="that of the file that the store was imported from, else the first of the format",
     )] = None,
     dtype: Annotated[str | None, option(
         "Number type of the features: float16, bfloat16 or float32. For parquet and webdataset.", "TYPE", OUTPUT,

@@ -92,7 +92,7 @@ def export_store(
 
     Args:
         format_name: a name in `roibeam.features.exchange.formats.FORMATS`.
-        layout: one of the format's; None: its default.
+        layout: one of the format's; None: that of the file that the store was imported from, else the default.
         dtype: of the features, key of `FEATURE_DTYPES`; None for the format's own. For parquet and webdataset.
         shard_size: images in a shard of these; None for about 500 MB.
         part: writes only the I-th of N parts of the shards.
@@ -128,6 +128,7 @@ def export_store(
         else:
             names = opened.vocabulary["classes"], opened.vocabulary["attributes"]
             found = found.with_names(*names) if exact is None else for_store(exact, opened, dtype)
+            layout = layout or _imported_layout(found, opened)
             plan = json.dumps([opened.manifest.content_digest, found.name, layout])
             with _written_to(out, found, plan, scratch) as path:
                 _tell_losses(found, opened, layout)
@@ -150,6 +151,13 @@ def export_store(
 def _counted(records: Iterator[RegionRecord], total: int) -> Iterator[RegionRecord]:
     with Progress("writing", total, RECORDS) as progress:
         yield from progress.counting(records)
+
+
+def _imported_layout(found: FeatureFormat, store: FeatureStore) -> str | None:
+    """The layout of the file that the store was imported from, where it has this format."""
+    details = store.fingerprint.details
+    layout = details.get("layout") if details.get("format") == found.name else None
+    return layout if layout in found.layouts else None
 
 
 def _tell_losses(found: FeatureFormat, store: FeatureStore, layout: str | None) -> None:
