@@ -17,11 +17,14 @@ from roibeam.pipelines.analysis.evaluation.evaluation_results import Difference
 from roibeam.pipelines.analysis.evaluation.measures import Chance
 from roibeam.pipelines.common.statistics.measure_names import measure_name
 from roibeam.pipelines.common.statistics.verdict import (
+    AT_CHANCE,
+    NOT_KNOWN,
     Bootstrap,
     Figure,
     Judged,
     judged_line,
     mean_figure,
+    remark_on,
     sentence_of,
     share_interval,
     verdict_of,
@@ -177,6 +180,19 @@ def test_one_of_several_candidates_is_drawn() -> None:
 )
 def test_the_interval_decides(name: str, low: Any, high: Any, chance: float | None, word: str) -> None:
     assert verdict_of(Figure(name, 0.5, low, high, chance, None, 10)) == word
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "loss", "remark"),
+    [((0.1, 0.3), (1.9, 2.1), AT_CHANCE), ((0.1, 0.2), (2.1, 2.3), AT_CHANCE), ((0.3, 0.4), (2.1, 2.3), ""),
+     ((0.1, 0.3), (1.0, 1.9), ""), ((None, None), (None, None), NOT_KNOWN)],
+)  # fmt: skip
+def test_where_no_figure_is_better_than_chance_a_sentence_says_what_helps(
+    accuracy: Any, loss: Any, remark: str
+) -> None:
+    right = Figure("masked_word_accuracy", 0.2, *accuracy, 0.25, None, 9)
+    wrong = Figure("masked_words", 2.0, *loss, 2.0, None, 9)
+    assert remark_on([right, wrong]) == remark
 
 
 def test_a_figure_is_a_sentence() -> None:

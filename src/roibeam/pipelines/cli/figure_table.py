@@ -13,7 +13,7 @@ import typer
 
 from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.common.statistics.measure_names import WORDS_ALONE, measure_name
-from roibeam.pipelines.common.statistics.verdict import NOT_KNOWN, Figure, lacks_intervals, verdict_of
+from roibeam.pipelines.common.statistics.verdict import Figure, remark_on, verdict_of
 
 if TYPE_CHECKING:
     from roibeam.pipelines.training.hooks import TrainResult
@@ -57,7 +57,8 @@ def figure_lines(figures: Sequence[Figure], *, with_possible: bool = False) -> I
         yield line.rstrip()
         if figure.words_alone is not None:
             yield f"{f'  {WORDS_ALONE}':<30}{called.formatted(figure.words_alone):>8}"
-    yield from _without_intervals(figures)
+    if remark := remark_on(figures):
+        yield remark
 
 
 def task_lines(figures: Sequence[Figure], last: Mapping[str, float | None] = MappingProxyType({})) -> Iterator[str]:
@@ -77,16 +78,12 @@ def task_lines(figures: Sequence[Figure], last: Mapping[str, float | None] = Map
             f"{'' if figure.chance is None else _percent(figure.chance):>9}{items:>9}{column}  {verdict_of(figure)}"
         )
         yield line.rstrip()
-    yield from _without_intervals(figures)
+    if remark := remark_on(figures):
+        yield remark
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
-
-
-def _without_intervals(figures: Sequence[Figure]) -> Iterator[str]:
-    if lacks_intervals(figures):
-        yield NOT_KNOWN
 
 
 def origin_facts(run_dir: Path) -> dict[str, str]:

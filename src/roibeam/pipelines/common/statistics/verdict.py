@@ -106,6 +106,11 @@ NOT_KNOWN = (
     "The interval of these figures over images is not known, so none of them is called above or below chance: the run "
     "was evaluated by an earlier version. roibeam evaluate, or roibeam score of a task, measures it."
 )
+AT_CHANCE = (
+    "No figure is better than chance. What helps, in this order: more training steps (a small model needs some 2,000), "
+    "more training data, another learning rate (the training loss falls where it is right). Where intervals are wide, "
+    "evaluate more images."
+)
 BESIDE = "beside"  # key of evaluation.jsonl: intervals and baselines of its numbers
 _KEPT = ("low", "high", "chance", "items")  # of each number, there
 _SURE = 1.96  # standard deviations of a 95 % interval
@@ -256,6 +261,14 @@ def lacks_intervals(figures: Sequence[Figure]) -> bool:
     """Whether chance is known for some figures, and the interval for none: `NOT_KNOWN` gives the reason."""
     beside_chance = [figure for figure in figures if figure.chance is not None and figure.value is not None]
     return bool(beside_chance) and all(figure.low is None for figure in beside_chance)
+
+
+def remark_on(figures: Sequence[Figure]) -> str:
+    """`NOT_KNOWN`, `AT_CHANCE` where there are verdicts and none is good, else ""."""
+    if lacks_intervals(figures):
+        return NOT_KNOWN
+    verdicts = set(map(verdict_of, figures)) - {""}
+    return AT_CHANCE if verdicts and not verdicts & {"clearly above chance", "better than chance"} else ""
 
 
 def with_words_alone(figures: Iterable[Figure], found: Mapping[str, float]) -> tuple[Figure, ...]:
