@@ -3,6 +3,7 @@
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from roibeam.pipelines.cli.help_pages import HelpedCommand
 from roibeam.pipelines.common.console.printable_streams import Unchanged
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.console.request_options import KEPT, OUTPUT, QUESTION, Json, argument, option
+from roibeam.pipelines.extract.array_job import ArrayOptions, plan_array
 from roibeam.pipelines.extract.request import DetectorOptions, ExtractRequest
 from roibeam.pipelines.extract.shard.process_setup import use_one_arena
 
@@ -25,6 +27,7 @@ class ExtractCommand(HelpedCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         super().parse_args(ctx, args[:end])
+        ctx.meta["typed"] = {} if ctx.resilient_parsing else self.make_parser(ctx).parse_args(args[:end])[0]
         ctx.args = args[end + 1 :]
         return ctx.args
 
@@ -37,6 +40,7 @@ class ExtractCommand(HelpedCommand):
 def extract_command(
     context: typer.Context,
     request: ExtractRequest,
+    array: ArrayOptions,
     dry_run: Annotated[bool, option("Show the plan, and write nothing.")] = False,
 ) -> None:
     """Extracts region features of all photos of SOURCE into a store.
@@ -48,12 +52,14 @@ def extract_command(
         roibeam extract photos/ store/ --detector toy
         roibeam extract photos/ store/ --preset butd-36 --weights vg.pkl --vocab vg
         roibeam extract instances_val2017.json store/ --photos val2017/ --dry-run
+        roibeam extract tars/ store/ --preset butd-36 --weights vg.pkl --dry-run --gpus 8
     """
     use_one_arena()  # before the imports here start threads
     # Heavy imports wait until a command needs them, so that --help is quick.
     from roibeam.pipelines.extract.work import Work, open_plan, open_work
 
     request = replace(request, run=replace(request.run, beam_args=tuple(context.args)))
+    request = array.planned(request, dry_run=dry_run)
     with waiting("looking for the photos"):
         work = (open_plan if dry_run else open_work)(request, tell=_print_note)
     # Torch and Beam are imported only when the request is in order.
@@ -62,7 +68,8 @@ def extract_command(
         from roibeam.pipelines.extract.dry_run import dry_run as run_dry
 
     if dry_run:
-        found = run_dry(work, request.run)
+        jobs = partial(plan_array, array, request, context.meta["typed"]) if array.gpus is not None else None
+        found = run_dry(work, request.run, jobs)
         typer.echo(found.event() if request.run.json else found.text())
         return
     assert isinstance(work, Work)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -20,6 +20,7 @@ from roibeam.features.shard.layout import encode_meta, encode_regions
 from roibeam.messages import byte_count, on_a_line, plural
 from roibeam.pipelines.common.compute import choose_device
 from roibeam.pipelines.common.console.progress import IMAGES, duration, waiting
+from roibeam.pipelines.extract.array_job import ArrayJob
 from roibeam.pipelines.extract.beam_extraction import PIPELINE
 from roibeam.pipelines.extract.planning import (
     UNTIMED,
@@ -33,6 +34,7 @@ from roibeam.pipelines.extract.planning import (
 from roibeam.pipelines.extract.request import RunOptions
 from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE
 from roibeam.pipelines.extract.runners.pipeline_run import Slots, missing_options, runner_flags, slots_of
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
 from roibeam.pipelines.extract.work import UnlistedWork, Work
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,8 @@ class Estimate:
     bytes_per_image: float
     shard_size: int
     notes: tuple[str, ...]
+    regions_per_image: float = 0.0
+    feature_width: int = 0
 
     @property
     def num_shards(self) -> int:
@@ -79,6 +83,10 @@ class Estimate:
         return self.seconds_per_image * min(images, self.images)
 
 
+# The plan of an array job, by the detector, the estimate and the number of archives.
+PlanJobs = Callable[[DetectorSpec, Estimate | None, int], ArrayJob]
+
+
 @dataclass(frozen=True)
 class DryRun:
     """Result of a dry run: what a request would do.
@@ -96,6 +104,7 @@ class DryRun:
     estimate: Estimate | None
     unlisted: str = ""
     with_distribution: bool = False
+    array: ArrayJob | None = None
 
     def event(self) -> str:
         """The result as one JSON line."""
@@ -108,11 +117,17 @@ class DryRun:
                 "event": "estimate", **facts, "unlisted": self.unlisted or None, "device": self.device,
                 "slots": self.slots.shards, "warnings": self._warnings(),
                 "beam_options": self.beam_options, "missing_beam_options": self.missing,
+                **({} if self.array is None else {"array": self.array.to_json()}),
             }
         )  # fmt: skip
 
     def text(self) -> str:
         """The result for the terminal."""
+        if self.array is not None:
+            found = (self.unlisted,) if self.estimate is None else self.estimate.notes
+            notes = [f"note: {note}" for note in found if not note.startswith("shards of ")]  # the jobs have their own
+            lines = [*notes, "dry run: nothing written", *self.array.lines()]
+            return "\n".join([*map(on_a_line, lines), self.array.pasted()])
         return "\n".join(map(on_a_line, [*self._lines(), *(f"warning: {warning}" for warning in self._warnings())]))
 
     def _lines(self) -> list[str]:
@@ -175,8 +190,12 @@ class DryRun:
         return [f"{idle}; --shard-size {size} makes {-(-found.images // size):,} shards"]
 
 
-def dry_run(work: Work | UnlistedWork, options: RunOptions) -> DryRun:
-    """Times a few photos and writes nothing."""
+def dry_run(work: Work | UnlistedWork, options: RunOptions, plan_jobs: PlanJobs | None = None) -> DryRun:
+    """Times a few photos and writes nothing.
+
+    Args:
+        plan_jobs: makes the plan of an array job.
+    """
     device = work.detector.device
     found = None if isinstance(work, UnlistedWork) else estimate(work, is_here=options.runner in ON_THIS_MACHINE)
     flags = runner_flags(
@@ -187,9 +206,11 @@ def dry_run(work: Work | UnlistedWork, options: RunOptions) -> DryRun:
     slots = slots_of(options.runner, flags, workers=options.workers, device=device, gpus=gpus)
     missing = tuple(missing_options(options.runner, options.beam_args))
     if isinstance(work, UnlistedWork):
-        return DryRun(device, slots, tuple(flags), missing, None, work.reason)
+        jobs = None if plan_jobs is None else plan_jobs(work.detector, None, 0)
+        return DryRun(device, slots, tuple(flags), missing, None, work.reason, array=jobs)
+    jobs = None if plan_jobs is None else plan_jobs(work.detector, found, work.source.num_archives)
     has_many = bool(found and found.images) and work.options.distribution == "full" and gives_distribution(work)
-    return DryRun(device, slots, tuple(flags), missing, found, with_distribution=has_many)
+    return DryRun(device, slots, tuple(flags), missing, found, with_distribution=has_many, array=jobs)
 
 
 def estimate(work: Work, *, is_here: bool = True) -> Estimate:
@@ -208,10 +229,14 @@ def estimate(work: Work, *, is_here: bool = True) -> Estimate:
     seconds = [seconds for seconds, _ in timed[1:] or timed]
     per_image = sum(seconds) / max(len(seconds), 1)
     num_bytes = sum(_stored_bytes(record) for _, record in timed) / max(len(timed), 1)
+    shapes = [record.features.shape for _, record in timed]
     size = new_shard_size(work, per_image)
     if work.shard_size is None and work.own_detector is not None:
         notes.append(f"shards of {size:,} images are a guess: the run times its GPU" if is_here else UNTIMED)
-    return Estimate(len(images), len(timed), where, per_image, num_bytes, size, (*work.source.notes, *notes))
+    return Estimate(
+        len(images), len(timed), where, per_image, num_bytes, size, (*work.source.notes, *notes),
+        sum(regions for regions, _ in shapes) / max(len(timed), 1), shapes[0][1] if shapes else 0,
+    )  # fmt: skip
 
 
 def _timed_here(work: Work, *, is_here: bool) -> tuple[Work, str]:

@@ -52,6 +52,10 @@ class RequestedImages(HeldOutOptions):
         "Put before each image id, such as cc3m/, so that two sources can be merged.", "TEXT", INPUT, default="none",
         advanced=True,
     )] = ""  # fmt: skip
+    part: Annotated[str, option(
+        "Take only this part of the images, such as 2/8, as a job of an array does; of many archives, its own ones.",
+        "I/N", INPUT, advanced=True,
+    )] = "1/1"  # fmt: skip
     skip_bad_archives: Annotated[bool, option(
         "Leave out archives that are damaged or cut short, instead of stopping.", "", INPUT, advanced=True,
     )] = False  # fmt: skip
