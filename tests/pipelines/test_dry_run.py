@@ -181,7 +181,17 @@ def test_hours_say_where_their_speed_was_measured(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     network = ("--detector", "small", "--weights", "random:1", *tiny_network[6:])
-    base = ("extract", pictures.photos, tmp_path / "store", *network, "--dry-run", "--gpus", 4, "--images", 2_000_000)
+    base = (
+        "extract",
+        pictures.photos,
+        tmp_path / "store",
+        *network,
+        "--dry-run",
+        "--gpus",
+        4,
+        "--total-images",
+        2_000_000,
+    )
     here = ok(roibeam(*base)).out
     assert "3 photos timed on the CPU" in here and "not on a GPU; --speed takes yours" in here
     assert "#SBATCH --array=1-4\n#SBATCH --gpus=1\n" in here and "--device cuda --threads 8" in here
@@ -190,7 +200,7 @@ def test_hours_say_where_their_speed_was_measured(
     assert "#SBATCH --time=05:45:00" in given and "--threads 8 -- --s3_region_name=x" in given
     # A bucket that cannot be read from here: the size of records is that of the settings, the speed that of BENCHMARKS.
     far = ("extract", "nosuch://bucket/tars", "s3://bucket/store", "--preset", "butd-36", "--weights", "random:1")
-    plan = ok(roibeam(*far, "--dry-run", "--gpus", 64, "--images", 2_000_000, "--json", "--precision", "bf16"))
+    plan = ok(roibeam(*far, "--dry-run", "--gpus", 64, "--total-images", 2_000_000, "--json", "--precision", "bf16"))
     array = json.loads(plan.out.splitlines()[-1])["array"]
     assert (
         array["images_per_second"] == 169 and "NVIDIA H200" in array["measured"] and "2026-11-26" in array["measured"]
@@ -217,8 +227,8 @@ def test_keys_that_repeat_over_tars_stop_the_dry_run(extract: Cli, pictures: Pic
     ("options", "words"),
     [
         (("--gpus", 4), "--gpus: for the plan of an array job; add --dry-run"),
-        (("--images", 4, "--speed", 2), "--images, --speed: for the plan of an array job; add --dry-run"),
-        (("--dry-run", "--images", 4), "--images: goes with --gpus"),
+        (("--total-images", 4, "--speed", 2), "--total-images, --speed: for the plan of an array job; add --dry-run"),
+        (("--dry-run", "--total-images", 4), "--total-images: goes with --gpus"),
         (("--dry-run", "--gpus", 4, "--speed", 0), "--speed 0: expected images per second, more than 0"),
         (("--dry-run", "--gpus", 4, "--workers", 2), "leave --runner and --workers out"),
         (("--dry-run", "--gpus", 4, "--part", "1/2"), "the array job makes the parts; leave --part out"),

@@ -3,7 +3,6 @@
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +15,7 @@ from roibeam.pipelines.cli.help_pages import HelpedCommand
 from roibeam.pipelines.common.console.printable_streams import Unchanged
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.console.request_options import KEPT, OUTPUT, QUESTION, Json, argument, option
-from roibeam.pipelines.extract.array_job import ArrayOptions, plan_array
-from roibeam.pipelines.extract.request import DetectorOptions, ExtractRequest
+from roibeam.pipelines.extract.request import ArrayOptions, DetectorOptions, ExtractRequest
 from roibeam.pipelines.extract.shard.process_setup import use_one_arena
 
 
@@ -41,7 +39,7 @@ def extract_command(
     context: typer.Context,
     request: ExtractRequest,
     array: ArrayOptions,
-    dry_run: Annotated[bool, option("Show the plan, and write nothing.")] = False,
+    dry_run: Annotated[bool, option("Show the plan, and write nothing; --gpus N adds a Slurm job.")] = False,
 ) -> None:
     """Extracts region features of all photos of SOURCE into a store.
 
@@ -52,7 +50,6 @@ def extract_command(
         roibeam extract photos/ store/ --detector toy
         roibeam extract photos/ store/ --preset butd-36 --weights vg.pkl --vocab vg
         roibeam extract instances_val2017.json store/ --photos val2017/ --dry-run
-        roibeam extract tars/ store/ --preset butd-36 --weights vg.pkl --dry-run --gpus 8
     """
     use_one_arena()  # before the imports here start threads
     # Heavy imports wait until a command needs them, so that --help is quick.
@@ -68,8 +65,7 @@ def extract_command(
         from roibeam.pipelines.extract.dry_run import dry_run as run_dry
 
     if dry_run:
-        jobs = partial(plan_array, array, request, context.meta["typed"]) if array.gpus is not None else None
-        found = run_dry(work, request.run, jobs)
+        found = run_dry(work, request, array, context.meta["typed"])
         typer.echo(found.event() if request.run.json else found.text())
         return
     assert isinstance(work, Work)
