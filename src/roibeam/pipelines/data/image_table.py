@@ -431,8 +431,8 @@ def _merged(rows: Iterator[_Row]) -> Iterator[_Row]:
 
 def _two_images(image_id: str, one: str, other: str, num_doubled: int) -> ValueError:
     more = f" ({num_doubled:,} ids are of two images)" if num_doubled > 1 else ""
-    archives = [getattr(parse_location(location), "archive", None) for location in (one, other)]
-    if None not in archives and archives[0] != archives[1]:
+    archives = [place.archive for place in map(parse_location, (one, other)) if place is not None]
+    if len(set(archives)) == 2:
         names = [os.path.basename(os.path.splitext(archive)[0]) for archive in archives]
         name = names[0] if names[0] != names[1] else os.path.basename(os.path.dirname(archives[0]))
         return ValueError(
