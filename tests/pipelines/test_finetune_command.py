@@ -338,12 +338,16 @@ def test_predictions_name_their_precision(labels: Labels, tmp_path: Path) -> Non
         ({"scores": "taken.npz"}, "is there already, and roibeam did not write it"),
         ({"precision": "float16"}, "--precision 'float16': choose one of float32, bf16, fp16"),
         ({"min_match": 0.5, "permute_images": True}, "--permute-images shows every question another image"),
+        ({"data": "strange"}, "a table has the columns image, text and label, this one colour, size"),
+        ({"data": "empty"}, "holds no table of the split val: expected one of val.jsonl, val.csv, val.parquet"),
     ],
 )
 def test_what_cannot_be_predicted_is_told(labels: Labels, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     (tmp_path / "taken.npz").write_text("mine")
-    if "scores" in changes:
-        changes = {"scores": tmp_path / changes["scores"]}
+    for folder in ("strange", "empty"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "strange" / "val.csv").write_text("colour,size\nred,2\n")
+    changes = {name: tmp_path / value if name in ("scores", "data") else value for name, value in changes.items()}
     with pytest.raises(ValueError, match=words):
         check_predict(labels.request(tmp_path / "a", **changes))
 

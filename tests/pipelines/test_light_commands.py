@@ -11,7 +11,13 @@ from forks import run_script
 from json_lines import json_lines
 from test_help import LEAVES
 from tiny_commands import Pictures
-from wrong_calls import WrongCall, calls_with_wrong_files, calls_with_wrong_names, make_wrong_files
+from wrong_calls import (
+    WrongCall,
+    calls_with_unfit_files,
+    calls_with_wrong_files,
+    calls_with_wrong_names,
+    make_wrong_files,
+)
 
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
@@ -198,7 +204,8 @@ def test_a_failure_is_a_line_of_json_and_a_line_of_words(ran: dict[str, list[Ran
 
 
 def more_wrong_calls(pictures: Pictures, folder: Path) -> list[WrongCall]:
-    return [*calls_with_wrong_names(pictures, folder), *calls_with_wrong_files(pictures, folder)]
+    calls = calls_with_wrong_names, calls_with_unfit_files, calls_with_wrong_files
+    return [call for some in calls for call in some(pictures, folder)]
 
 
 def test_a_wrong_call_is_told_the_mistake_and_the_cure_in_two_lines(

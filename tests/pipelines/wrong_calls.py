@@ -29,6 +29,13 @@ def make_wrong_files(pictures: Pictures, folder: Path) -> None:
     (folder / "none.txt").write_text("\n\n")
     (folder / "lists.json").write_text('{"images": []}')
     (folder / "empty").mkdir()
+    for name in ("zero.json", "zero.tsv", "zero.csv", "zero.txt"):
+        (folder / name).write_text("")
+    (folder / "other.csv").write_text("colour,size\nred,2\n")
+    for name, table in (("strange", "colour,size\nred,2\n"), ("bare", "image,question,answer\n")):
+        (folder / name).mkdir()
+        for split in ("train", "val"):
+            (folder / name / f"{split}.csv").write_text(table)
     (folder / "begun").mkdir()  # a run that was killed before its first shard, and one that was killed after it
     (folder / "killed").mkdir()
     shutil.copy(pictures.store / "plan.json", folder / "begun")
@@ -188,6 +195,54 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
     ]  # fmt: skip
 
 
+def calls_with_unfit_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
+    """Empty files and folders, and tables of other columns: known before torch is loaded, in every command."""
+    photos, captions, store = pictures
+    out, empty, zero = folder / "new", folder / "empty", "is an empty file (0 bytes); name another"
+    toy: Words = ("extract", photos, out, "--detector", "toy", "--captions")
+    tune: Words = ("finetune", out, "--from", "none", "--system", "vlbert", "--store", store, "--task")
+    joint: Words = ("--end-to-end", "--detector", "toy", "--photos", empty)
+    no_photos = f"--photos '{empty}' is an empty folder; name that of the photos"
+    missing = {
+        "vcr": "holds no train.jsonl", "nlvr2": "holds no train.json", "refcoco": "holds no refs(unc).p",
+        "retrieval": "holds none of dataset_flickr30k.json", "flickr30k-entities": "has no train.txt",
+    }  # fmt: skip
+    reads_captions: list[tuple[Words, str]] = [
+        (toy, "--captions"),
+        (("pretrain", out, "--store", store, "--captions"), "--captions"),
+        (("evaluate", folder / "trained", "--store", store, "--out", out, "--captions"), "--captions"),
+        (("detector", "train", out, "--photos", photos, "--labels"), "--labels"),
+    ]
+    return [
+        *(WrongCall((*words, folder / f"zero.{kind}"), f"{option} '{folder / f'zero.{kind}'}' {zero}")
+          for words, option in reads_captions for kind in ("json", "tsv", "csv", "txt")),
+        *(WrongCall((*words, folder / "other.csv"), "no column for the image; expected one called image_path")
+          for words, option in reads_captions if option == "--captions"),
+        *(WrongCall(("extract", folder / f"zero.{kind}", out, "--detector", "toy"), zero) for kind in ("txt", "csv")),
+        WrongCall(("extract", empty, out, "--detector", "toy"), "the folder is empty; expected photos (.jpg, .png"),
+        WrongCall((*toy, captions, "--photos", empty), no_photos),
+        WrongCall(("pretrain", out, "--store", store, "--captions", captions, *joint), no_photos),
+        WrongCall((*tune, "vqa", "--data", folder / "strange", *joint), no_photos),
+        WrongCall(("detector", "train", out, "--labels", captions, "--photos", empty), no_photos),
+        WrongCall(("evaluate", folder / "trained", "--store", store, "--captions", captions, "--photos", empty),
+                  no_photos),
+        WrongCall((*tune, "vqa", "--data", empty), "or tables of your own, train.csv (.jsonl, .parquet) with the"),
+        WrongCall((*tune, "vqa", "--data", photos), "holds no v2_OpenEnded_mscoco_train2014_questions.json"),
+        WrongCall((*tune, "vqa", "--data", folder / "strange"),
+                  "a table has the columns image, text and answers (or question, answer), this one colour, size"),
+        WrongCall((*tune, "vqa", "--data", folder / "bare"), "train.csv': no row below the names of its columns"),
+        WrongCall((*tune, "labels", "--data", empty), "expected one of train.jsonl, train.csv, train.parquet"),
+        WrongCall((*tune, "labels", "--data", folder / "strange"), "image, text and label, this one colour, size"),
+        WrongCall((*tune[:6], "--task", "rte", "--data", empty), "has no train.tsv and no train-*.parquet of RTE"),
+        *(WrongCall((*tune, task, "--data", empty), words) for task, words in missing.items()),
+        *(WrongCall((*words, "--store", empty), "no feature store here (the folder is empty)") for words in (
+            ("pretrain", out, "--captions", captions), ("evaluate", folder / "trained", "--captions", captions),
+            (*tune[:6], "--task", "vqa", "--data", folder / "strange"),
+            ("predict", folder / "trained", "--data", folder, "--out", out),
+        )),
+    ]  # fmt: skip
+
+
 def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
     photos, captions, store = pictures
     out, gone, empty, file = folder / "new", folder / "gone", folder / "empty", folder / "text.safetensors"
@@ -213,7 +268,6 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("extract", photos, photos / "store", "--detector", "toy"), "only read; name a folder beside it"),
         WrongCall(("extract", photos, file / "store", "--detector", "toy"), "cannot be made: "),
         WrongCall(("extract", photos, "foo://bucket/store", "--detector", "toy"), "stores are in folders, or at s3://"),
-        WrongCall(("extract", empty, out, "--detector", "toy"), "is it the right folder or file?"),
         WrongCall((*toy, "--captions", folder / "others.token"), "none of 2 captioned images is among the 8 images"),
         WrongCall((*toy, "--captions", folder / "whole.token"),
                   "so the file is of more photos than these. That is a normal case: allow it with --min-match 0.09"),

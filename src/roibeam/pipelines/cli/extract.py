@@ -15,7 +15,7 @@ from roibeam.pipelines.cli.help_pages import HelpedCommand
 from roibeam.pipelines.common.console.printable_streams import Unchanged
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.console.request_options import KEPT, OUTPUT, QUESTION, Json, argument, option
-from roibeam.pipelines.extract.request import DetectorOptions, ExtractRequest
+from roibeam.pipelines.extract.request import ArrayOptions, DetectorOptions, ExtractRequest
 from roibeam.pipelines.extract.shard.process_setup import use_one_arena
 
 
@@ -25,6 +25,7 @@ class ExtractCommand(HelpedCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         super().parse_args(ctx, args[:end])
+        ctx.meta["typed"] = {} if ctx.resilient_parsing else self.make_parser(ctx).parse_args(args[:end])[0]
         ctx.args = args[end + 1 :]
         return ctx.args
 
@@ -37,7 +38,8 @@ class ExtractCommand(HelpedCommand):
 def extract_command(
     context: typer.Context,
     request: ExtractRequest,
-    dry_run: Annotated[bool, option("Show the plan, and write nothing.")] = False,
+    array: ArrayOptions,
+    dry_run: Annotated[bool, option("Show the plan, and write nothing; --gpus N adds a Slurm job.")] = False,
 ) -> None:
     """Extracts region features of all photos of SOURCE into a store.
 
@@ -54,6 +56,7 @@ def extract_command(
     from roibeam.pipelines.extract.work import Work, open_plan, open_work
 
     request = replace(request, run=replace(request.run, beam_args=tuple(context.args)))
+    request = array.planned(request, dry_run=dry_run)
     with waiting("looking for the photos"):
         work = (open_plan if dry_run else open_work)(request, tell=_print_note)
     # Torch and Beam are imported only when the request is in order.
@@ -62,7 +65,7 @@ def extract_command(
         from roibeam.pipelines.extract.dry_run import dry_run as run_dry
 
     if dry_run:
-        found = run_dry(work, request.run)
+        found = run_dry(work, request, array, context.meta["typed"])
         typer.echo(found.event() if request.run.json else found.text())
         return
     assert isinstance(work, Work)

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
@@ -27,6 +28,7 @@ from roibeam.pipelines.common.image_ids import (
     short_name,
     with_usable_name,
 )
+from roibeam.pipelines.common.locations import parse_location
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
 
 _COCO = re.compile(r"(?:.*_)?(\d{12})", re.ASCII | re.DOTALL)
@@ -429,6 +431,15 @@ def _merged(rows: Iterator[_Row]) -> Iterator[_Row]:
 
 def _two_images(image_id: str, one: str, other: str, num_doubled: int) -> ValueError:
     more = f" ({num_doubled:,} ids are of two images)" if num_doubled > 1 else ""
+    archives = [place.archive for place in map(parse_location, (one, other)) if place is not None]
+    if len(set(archives)) == 2:
+        names = [os.path.basename(os.path.splitext(archive)[0]) for archive in archives]
+        name = names[0] if names[0] != names[1] else os.path.basename(os.path.dirname(archives[0]))
+        return ValueError(
+            f"two archives have the key {image_id!r}: {archives[0]!r} and {archives[1]!r}{more}; extract each into a "
+            f"store of its own, with --id-prefix {shlex.quote(name)}/ and so on, and merge these with `roibeam store "
+            f"copy` (docs/cluster.md, Tars on Slurm)"
+        )
     extensions = [os.path.splitext(location.partition("::")[0])[1] for location in (one, other)]
     cure = (
         "rename one, or keep the extensions with --id-rule with-extension"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, ImageRef
+from roibeam.messages import plural
 from roibeam.pipelines.common.locations import ARCHIVE_EXTENSIONS, location_exists
 from roibeam.pipelines.common.remote_files import is_url, local_copy, parent_url
 from roibeam.pipelines.data import source_images
@@ -36,6 +38,8 @@ class Source:
             disk, to be gone through one by one.
         notes: one line for each thing left out or merged, for the user.
         id_prefix: put before the ids that the source gives.
+        num_archives: of a folder or pattern of archives, those of all parts.
+        part: of what the images are a part, in words: "2/8 of 64 archives"; "" where they are all.
     """
 
     kind: str
@@ -45,6 +49,8 @@ class Source:
     images: ImageTable
     notes: list[str]
     id_prefix: str = ""
+    num_archives: int = 0
+    part: str = ""
 
     def with_images(self, images: Iterable[ImageRef]) -> Source:
         """The source with these of its images, or with more captions or labels; they are taken at once, one by one:
@@ -80,8 +86,11 @@ def open_source(
         ValueError: one line: nothing there, no image in it, two files with one id, an id or path no store can hold, or
             a URL whose driver is missing.
     """
-    options = _Options(image_root, id_rule, skip_bad_archives, caption_column)
-    source = _open_source(location, options)
+    return _open_one(location, _Options(image_root, id_rule, skip_bad_archives, caption_column))
+
+
+def _open_one(location: str, options: _Options) -> Source:
+    source, caption_column = _open_source(location, options), options.caption_column
     if caption_column and source.kind not in ("caption-tsv", "image-list"):
         raise ValueError(
             f"--caption-column {caption_column} is for a list with columns or a caption .tsv; leave it out for "
@@ -91,12 +100,13 @@ def open_source(
 
 
 class _Options(NamedTuple):
-    """Options of `open_source`."""
+    """Options of `open_sources`."""
 
     image_root: str | None
     id_rule: str
     skip_bad_archives: bool
     caption_column: str
+    part: tuple[int, int] = (1, 1)
 
 
 def _open_source(location: str, options: _Options) -> Source:
@@ -133,15 +143,35 @@ def open_sources(
     id_rule: str = "no-extension",
     skip_bad_archives: bool = False,
     caption_column: str = "",
+    part: tuple[int, int] = (1, 1),
 ) -> Source:
     """Lists the images of several photos, folders and patterns together, as a shell makes them of photos/*.jpg.
 
     An image's id is its path below the nearest folder that holds all that is named: for photos/*.jpg it is what the
-    folder photos gives. One location is opened by `open_source`. Several may also be archives or .parquet lists. Raises
-    ValueError or OSError as `open_source`; ValueError for a URL or an annotation file among several."""
-    options = _Options(image_root, id_rule, skip_bad_archives, caption_column)
-    if len(locations) == 1:
-        return open_source(locations[0], **options._asdict())
+    folder photos gives. One location is opened as by `open_source`. Several may also be archives or .parquet lists.
+    Raises ValueError or OSError as `open_source`; ValueError for a URL or an annotation file among several.
+
+    Args:
+        part: number of the part that is wanted, from 1, and of all parts. Where there are as many archives as parts,
+            each N-th is taken, and no other opened; else all images come, for `one_part`.
+    """
+    options = _Options(image_root, id_rule, skip_bad_archives, caption_column, part)
+    return _open_one(locations[0], options) if len(locations) == 1 else _open_several(locations, options)
+
+
+def one_part(source: Source, part: tuple[int, int]) -> Source:
+    """Each N-th image in the order of ids, unless the source is a part already."""
+    number, parts = part
+    if source.part or parts == 1:
+        return source
+    what = f"{number}/{parts} of {plural(len(source.images), 'image')}"
+    if len(source.images) < parts:
+        raise ValueError(f"--part {what} in {source.location!r}: there are fewer images than parts; make fewer parts")
+    taken = itertools.islice(source.images, number - 1, None, parts)
+    return replace(source.with_images(taken), part=what)
+
+
+def _open_several(locations: Sequence[str], options: _Options) -> Source:
     for location in locations:
         if is_url(location) or is_web_url(location):
             raise ValueError(f"{location!r}: of URLs, name one folder, or one pattern in quotes")
@@ -150,8 +180,10 @@ def open_sources(
                 f"no such folder, file or pattern: {location!r} (of several arguments, the last one is the store)"
             )
     source = _open_together(locations, options)
-    if caption_column and source.kind != "image-list":
-        raise ValueError(f"--caption-column {caption_column} is for lists with columns; leave it out for these sources")
+    if options.caption_column and source.kind != "image-list":
+        raise ValueError(
+            f"--caption-column {options.caption_column} is for lists with columns; leave it out for these sources"
+        )
     return source
 
 
@@ -176,11 +208,15 @@ def _open_listing(
         images = _chained(contents.lists, root, id_rule, notes, options.caption_column)
         return _source("image-list", where, root, id_rule, images, notes)
     _refuse_root(locations[0], options.image_root)
-    if contents.archives:
-        kind = "archives"
+    if archives := contents.archives:
+        number, parts = options.part
         notes += listing.link_notes(ARCHIVE_EXTENSIONS)
-        images = source_images.archive_images(contents.archives, id_rule, notes, skip_bad=options.skip_bad_archives)
-    elif any(map(source_images.is_img2dataset_folder, locations)):
+        own = archives[number - 1 :: parts] if len(archives) >= parts else archives
+        images = source_images.archive_images(own, id_rule, notes, skip_bad=options.skip_bad_archives)
+        source = _source("archives", where, listing.root, id_rule, images, notes)
+        what = f"{number}/{parts} of {plural(len(archives), 'archive')}" if own != archives else ""
+        return replace(source, num_archives=len(archives), part=what)
+    if any(map(source_images.is_img2dataset_folder, locations)):
         kind, images = "img2dataset", source_images.sample_images(listing, id_rule, notes)
     else:
         if contents.compressed is not None:
@@ -191,7 +227,7 @@ def _open_listing(
 
 def _open_file(where: str, extension: str, options: _Options) -> Source:
     """An annotation file or list."""
-    image_root, id_rule, _, caption_column = options
+    image_root, id_rule, _, caption_column, _ = options
     root = _image_root(image_root, _parent(where))
     notes: list[str] = []
     with local_copy(where) as path:
@@ -315,6 +351,8 @@ def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[
         looked = (
             "no file fits this pattern" if photo_folders.is_pattern(location) else "is it the right folder or file?"
         )
+        if os.path.isdir(location) and not os.listdir(location):
+            looked = "the folder is empty; expected photos (.jpg, .png, ...), archives or lists in it"
         other = describe_file(location, but=set(_KNOWN_SOURCES) - {"url-list"})
         raise ValueError(f"no images in {location!r}; {'; '.join(filter(None, [*notes, other])) or looked}")
     return Source(kind, location, root, id_rule, table, notes)

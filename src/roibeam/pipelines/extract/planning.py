@@ -160,6 +160,8 @@ def source_facts(work: Work) -> dict[str, str]:
     }
     if source.id_prefix:
         facts["id_prefix"] = source.id_prefix
+    if source.part:
+        facts["part"] = source.part
     if work.boxes is not None:
         facts["boxes"] = work.boxes.location
     if work.captions is not None:

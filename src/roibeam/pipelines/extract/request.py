@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated
 
 from roibeam.messages import check_lists
@@ -52,6 +52,10 @@ class RequestedImages(HeldOutOptions):
         "Put before each image id, such as cc3m/, so that two sources can be merged.", "TEXT", INPUT, default="none",
         advanced=True,
     )] = ""  # fmt: skip
+    part: Annotated[str, option(
+        "Take only this part of the images, such as 2/8, as a job of an array does; of many archives, its own ones.",
+        "I/N", INPUT, advanced=True,
+    )] = "1/1"  # fmt: skip
     skip_bad_archives: Annotated[bool, option(
         "Leave out archives that are damaged or cut short, instead of stopping.", "", INPUT, advanced=True,
     )] = False  # fmt: skip
@@ -239,3 +243,41 @@ class ExtractRequest:
         "Number of images in each new shard. Older shards stay as they are.", "N", KEPT, min=1,
         default="ten minutes of work, at most 4,000; 1,000 for GPUs of a cluster", advanced=True,
     )] = None  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ArrayOptions:
+    """Options of a dry run that plans an array job of a batch queue."""
+
+    gpus: Annotated[int | None, option(
+        "With --dry-run: print hours, disk and a Slurm array job for so many GPUs, one each job.", "N", SPEED, min=1,
+        default="no array job", advanced=True,
+    )] = None  # fmt: skip
+    total_images: Annotated[int | None, option(
+        "With --gpus: images of the whole run, if SOURCE here is a sample of them.", "N", SPEED, min=1,
+        default="those of SOURCE", advanced=True,
+    )] = None  # fmt: skip
+    speed: Annotated[float | None, option(
+        "With --gpus: images per second of one GPU, if you have measured it.", "RATE", SPEED, min=0,
+        default="measured here, else in BENCHMARKS.md", advanced=True,
+    )] = None  # fmt: skip
+
+    def planned(self, request: ExtractRequest, *, dry_run: bool) -> ExtractRequest:
+        """The request of the jobs, which take a GPU unless it says otherwise. Raises ValueError for options that do not
+        go together."""
+        values = {"--gpus": self.gpus, "--total-images": self.total_images, "--speed": self.speed}
+        given = ", ".join(name for name, value in values.items() if value is not None)
+        if given and not dry_run:
+            raise ValueError(f"{given}: for the plan of an array job; add --dry-run, or leave it out")
+        if given and self.gpus is None:
+            raise ValueError(f"{given}: goes with --gpus, the number of GPUs of an array job")
+        if self.speed == 0:
+            raise ValueError("--speed 0: expected images per second, more than 0")
+        if self.gpus is None:
+            return request
+        if request.run.runner != "local" or request.run.workers > 1:
+            raise ValueError("--gpus: each job is one process on one GPU; leave --runner and --workers out")
+        if request.images.part != "1/1":
+            raise ValueError("--gpus: the array job makes the parts; leave --part out")
+        detector = request.detector
+        return replace(request, detector=replace(detector, device=detector.device.replace("auto", "cuda")))

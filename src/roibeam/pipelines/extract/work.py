@@ -21,6 +21,7 @@ from roibeam.features.folders.local_folder import output_folder
 from roibeam.messages import plural
 from roibeam.pipelines.common.compute import DeviceChoice, choose_device, workers_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles, check_output_is_no_file
+from roibeam.pipelines.common.console.request_options import part_of
 from roibeam.pipelines.common.image_ids import check_id_prefix
 from roibeam.pipelines.common.remote_files import is_url, use_beam_options, why_not_reached
 from roibeam.pipelines.data.captions.caption_join import GivenCaptions, give_captions
@@ -30,7 +31,7 @@ from roibeam.pipelines.data.given_boxes import GivenBoxes, give_boxes
 from roibeam.pipelines.data.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.data.image_identity import checked_data_set, data_set_of_source
 from roibeam.pipelines.data.shard_plan import Plan, read_plan
-from roibeam.pipelines.data.source_kinds import Source, check_images_are_there, open_sources, with_prefix
+from roibeam.pipelines.data.source_kinds import Source, check_images_are_there, one_part, open_sources, with_prefix
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedImages, RequestedRecords, RunOptions
 from roibeam.pipelines.extract.requested_detector import (
@@ -139,6 +140,7 @@ def _check(request: ExtractRequest, *, runs_here: bool) -> None:
         check_named_again(request.detector, plan, request.out)  # before weights are missed
     _check_names(request, runs_here=runs_here)
     check_id_prefix(request.images.id_prefix)
+    part_of(request.images.part)  # refuses what is none
     _options(request.records)
     _threads(request.detector.threads, request.run)
     if request.run.beam_args:
@@ -160,6 +162,7 @@ def _open(
     source, leaks, is_held_out = _source(request.images)
     source, boxes = (source, None) if request.images.boxes is None else give_boxes(source, request.images.boxes)
     source, captions = _with_captions(source, request.images)
+    source = one_part(source, part_of(request.images.part))
     if prefix := request.images.id_prefix:  # last: what is joined names images as the source does
         source, boxes = with_prefix(source, prefix), None if boxes is None else boxes.with_prefix(prefix)
     work = Work(
@@ -291,6 +294,8 @@ def _source(request: RequestedImages) -> tuple[Source, LeakReport | None, Callab
         id_rule=request.id_rule,
         skip_bad_archives=request.skip_bad_archives,
         caption_column=request.caption_column if request.captions is None else "",
+        # A name in a file may mean images of two archives: it is looked for among all.
+        part=part_of(request.part if request.captions is request.boxes is None else "1/1"),
     )
     if request.skip_bad_archives and source.kind != "archives":
         raise ValueError(

@@ -191,7 +191,6 @@ def _with_data(fields: Mapping[str, Any], overrides: Mapping[str, Any], system: 
 
 
 _TOKENIZER_OF_CAPTIONS = "captions"
-_SMALL_FILE = 1 << 20  # bytes; captions of smaller files are read here too, as a check
 _ENCODER_FILES = ("photos", "weights", "labels", "labels_photos", "labels_vocab", "judge_labels", "judge_photos")
 
 
@@ -235,8 +234,8 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     if data.caption_column and not any(map(is_tsv, (*data.captions, data.validation_captions or ""))):
         named.refuse("--caption-column: none of --captions and --validation-captions is a caption .tsv")
     for file in (*data.captions, data.validation_captions):
-        if file not in (None, OWN_CAPTIONS) and Path(file).stat().st_size <= _SMALL_FILE:
-            named.look(lambda file=file: next(given_file(file, **rules).captions(), None))  # type: ignore[misc]
+        if file not in (None, OWN_CAPTIONS):
+            named.look(lambda file=file: given_file(file, **rules).check())  # type: ignore[misc]
     for store in (each for each in (*data.store, data.validation_store) if each and "://" not in each):
         named.look(lambda store=store: FeatureStore(store).close())  # type: ignore[misc]
     if not goes_on:

@@ -89,5 +89,6 @@ def _caption_file(request: EvaluateRequest) -> CaptionFile | None:
         return None
     file = CaptionFile(request.captions, split=request.split, caption_column=request.caption_column)
     if file.kind == "karpathy" and request.split is None:
-        return CaptionFile(request.captions, split=_HELD_OUT_SPLIT)
+        file = CaptionFile(request.captions, split=_HELD_OUT_SPLIT)
+    file.check()
     return file

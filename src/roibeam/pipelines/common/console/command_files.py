@@ -40,8 +40,8 @@ class NamedFiles:
         self._wrong: list[str] = []
 
     def need(self, option: str, value: Named, kind: str = EITHER) -> bool:
-        """Whether the file or folder of an option is there, and of its `kind`. None stands for an option that was not
-        given; URLs and hf:<repo> are not looked for."""
+        """Whether the file or folder of an option is there, of its `kind`, and no empty file or folder of photos. None
+        stands for an option that was not given; URLs and hf:<repo> are not looked for."""
         if value is None or _is_elsewhere(value):
             return True
         path = os.path.expanduser(os.fspath(value))
@@ -56,6 +56,14 @@ class NamedFiles:
             return False
         if kind == FOLDER and not os.path.isdir(path):
             self._wrong.append(f"{option} {os.fspath(value)!r} is a file; name a folder")
+            return False
+        if os.path.isfile(path) and not os.path.getsize(path):
+            self._wrong.append(
+                f"{option} {os.fspath(value)!r} is an empty file (0 bytes); name another, or make it again"
+            )
+            return False
+        if os.path.isdir(path) and option.endswith("photos") and not os.listdir(path):
+            self._wrong.append(f"{option} {os.fspath(value)!r} is an empty folder; name that of the photos")
             return False
         return True
 

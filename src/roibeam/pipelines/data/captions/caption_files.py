@@ -56,6 +56,9 @@ class Caption(NamedTuple):
         return f"row {self.row}" if self.name is None else self.name
 
 
+_SMALL_FILE = 1 << 20  # bytes
+
+
 class CaptionFile:
     """Reads one caption file; of a Karpathy split only train and restval: results are reported on the rest.
 
@@ -98,6 +101,11 @@ class CaptionFile:
 
     def __iter__(self) -> Iterator[Caption]:
         return self.captions()
+
+    def check(self) -> None:
+        """Reads the first caption, as a check before long work; of a large file, which takes long itself, nothing."""
+        if os.path.getsize(self.location) <= _SMALL_FILE:
+            next(self.captions(), None)
 
     def captions(self) -> Iterator[Caption]:
         """Captions in file order. Afterwards `notes` has what was left out, and `other_splits` the images of a

@@ -315,6 +315,12 @@ def table_of(folder: Path, split: str) -> Path:
     return found[0]
 
 
+def check_first_row(path: Path, rows: Iterator[object]) -> None:
+    """Raises ValueError where a table has no row, or its first one cannot be used."""
+    if next(rows, None) is None:
+        raise ValueError(f"{str(path)!r}: no row below the names of its columns")
+
+
 def read_table(path: Path) -> Iterator[TableRow]:
     """The rows of a table in its order. Raises ValueError, naming the row that lacks an image or a text, or is not as
     its kind of file writes it."""
@@ -356,7 +362,10 @@ def _common_fields(row: Mapping[str, Any], where: str, number: int, last: str) -
         hint = (
             "; is it separated by semicolons or tabs? commas are expected" if len(row) == 1 and "," not in has else ""
         )
-        raise ValueError(f"{where}: no {lacks}; a table has the columns image, text and {last}, this one {has}{hint}")
+        also = " (or question, answer)" if last == "answers" else ""
+        raise ValueError(
+            f"{where}: no {lacks}; a table has the columns image, text and {last}{also}, this one {has}{hint}"
+        )
     return image, text, _text(row, "id", where) or str(number)
 
 

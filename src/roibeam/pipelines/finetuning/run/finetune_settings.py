@@ -39,7 +39,7 @@ from roibeam.pipelines.finetuning.run.predict_request import STORE_MISSING, refu
 from roibeam.pipelines.finetuning.scored_tasks import task_name
 from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
 from roibeam.pipelines.finetuning.task import NamedTask
-from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
+from roibeam.pipelines.finetuning.tasks.named_tasks import check_data_folder, task_named
 from roibeam.pipelines.training.model_files.encoder_settings import TOY_ENCODER, EncoderOptions
 from roibeam.pipelines.training.model_files.model_folder import (
     bert_files,
@@ -392,7 +392,7 @@ def check_finetune(request: FinetuneRequest) -> None:
     if request.toy and request.model is not None:
         raise ValueError("--toy says which model; leave --model out")
     named = NamedFiles()
-    named.need("--data", request.data, FOLDER)
+    has_data = named.need("--data", request.data, FOLDER)
     has_store = request.store is not None and named.need("--store", request.store)
     need_encoder(request, named)
     has_annotated = request.annotated_store is not None and named.need("--annotated-store", request.annotated_store)
@@ -407,7 +407,9 @@ def check_finetune(request: FinetuneRequest) -> None:
         named.look(lambda: FeatureStore(str(request.annotated_store)).close())
     named.look(lambda: check_device(request.device))
     named.look(lambda: _check_encoder(request))
-    named.look(lambda: _check_settings(request, task, recipe))
+    options = named.look(lambda: _check_settings(request, task, recipe))
+    if has_data and options is not None:
+        named.look(lambda: check_data_folder(request.task, Path(request.data), options))
     named.look(lambda: _check_start(request))
     named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(lambda: check_held_out(request))
@@ -449,7 +451,8 @@ def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
     return recipe
 
 
-def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecipe | None) -> None:
+def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecipe | None) -> Any:
+    """The task's settings. Raises ValueError for those that cannot be trained with."""
     options = config_of(request, task.options, recipe).task
     try:
         for check in filter(None, (task.check, None if request.end_to_end else task.check_stored)):
@@ -457,6 +460,7 @@ def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecip
     except ValueError as error:
         start = "" if recipe is None else f"--recipe {request.recipe}: "
         raise ValueError(f"{start}{error}") from None
+    return options
 
 
 def _check_encoder(request: FinetuneRequest) -> None:

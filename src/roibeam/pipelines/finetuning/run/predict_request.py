@@ -17,7 +17,7 @@ from roibeam.pipelines.finetuning.prediction_card import card_path
 from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.run.finetune_request import best_of_seeds, check_photo_places
-from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
+from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS, check_data_folder
 from roibeam.pipelines.training.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES, FoundModel, model_folder
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.run_folder.folder import best_checkpoint_or_folder, saved_config
@@ -102,6 +102,8 @@ def check_predict(request: PredictRequest) -> None:
         raise ValueError(
             f"--scores: {described[0]['task']} chooses among no labels, and has no scores of any; leave it out"
         )
+    if (name := described[0]["task"]) in TASKS:
+        check_data_folder(name, request.data, TASKS[name].options(), request.split or "val")
     if not described[0]["num_images"]:
         given = {
             "--store": request.store,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from roibeam.messages import name_hint
+from roibeam.pipelines.data.datasets.tables import check_first_row, read_answer_table, read_table, table_of
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
-from roibeam.pipelines.finetuning.scored_tasks import is_own, own_task
+from roibeam.pipelines.finetuning.scored_tasks import has_own_tables, is_own, own_task
 from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.labels import LabelsOptions, open_labels
 from roibeam.pipelines.finetuning.tasks.language import NAME as ENTITIES
@@ -22,7 +25,7 @@ from roibeam.pipelines.finetuning.tasks.referring import (
 )
 from roibeam.pipelines.finetuning.tasks.retrieval import RetrievalOptions, open_retrieval
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, check_vcr, open_vcr
-from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa_or_table
+from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, check_vqa_folder, open_vqa_or_table
 
 TASKS: Mapping[str, NamedTask] = MappingProxyType(
     {
@@ -48,3 +51,21 @@ def task_named(name: str) -> NamedTask:
     if name not in TASKS:
         raise ValueError(f"--task {name!r}: {name_hint(name, TASKS)}; or name a file of your own task, such as own.py")
     return TASKS[name]
+
+
+def check_data_folder(name: str, folder: Path, options: Any, split: str = "train") -> None:
+    """Raises ValueError where a folder has no files of a task, or the first row of a table of one's own cannot be used.
+
+    Large files are only looked for: the task reads them when it is opened.
+
+    Args:
+        options: settings of the task.
+    """
+    if name == "labels" or (name == "vqa" and has_own_tables(folder)):
+        path = table_of(folder, split)
+        check_first_row(path, (read_table if name == "labels" else read_answer_table)(path))
+    elif name == "vqa" and split == "train":
+        check_vqa_folder(folder, options)
+    elif not any(each.is_file() for each in folder.rglob("*")):
+        opened = task_named(name).open(folder, options, ())
+        opened.read(opened.train if split == "train" else split)  # names what is missing

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from roibeam.messages import plural
 from roibeam.pipelines.data.compatibility import check_choices, check_least
+from roibeam.pipelines.data.datasets.rows import MissingFileError
 from roibeam.pipelines.data.datasets.tables import AnswerRow, read_answer_table, table_of
 from roibeam.pipelines.data.datasets.vqa import (
     MINIVAL_QUESTIONS,
@@ -427,6 +428,17 @@ _OF_VQA_ALONE = ("train", "score_rule", "visual_genome", "minival_questions")  #
 def open_vqa_or_table(folder: Path, options: VqaOptions, labels: Sequence[str] | None) -> DownstreamTask:
     """VQA v2 by its official files, or the tables of one's own that lie in the folder instead."""
     return open_vqa_table(folder, options, labels) if has_own_tables(folder) else open_vqa(folder, options, labels)
+
+
+def check_vqa_folder(folder: Path, options: VqaOptions) -> None:
+    """Raises ValueError, with the names of both kinds of files, where official files to train on are missing."""
+    try:
+        for part, _ in PARTS[options.train]:
+            _files(folder, part, options)
+    except MissingFileError as error:
+        raise ValueError(
+            f"{error}; or tables of your own, train.csv (.jsonl, .parquet) with the columns image, text and answers"
+        ) from None
 
 
 def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | None) -> DownstreamTask:
