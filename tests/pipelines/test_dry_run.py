@@ -189,7 +189,7 @@ def test_hours_say_where_their_speed_was_measured(
         "--dry-run",
         "--gpus",
         4,
-        "--total-images",
+        "--images",
         2_000_000,
     )
     here = ok(roibeam(*base)).out
@@ -200,7 +200,7 @@ def test_hours_say_where_their_speed_was_measured(
     assert "#SBATCH --time=05:45:00" in given and "--threads 8 -- --s3_region_name=x" in given
     # A bucket that cannot be read from here: the size of records is that of the settings, the speed that of BENCHMARKS.
     far = ("extract", "nosuch://bucket/tars", "s3://bucket/store", "--preset", "butd-36", "--weights", "random:1")
-    plan = ok(roibeam(*far, "--dry-run", "--gpus", 64, "--total-images", 2_000_000, "--json", "--precision", "bf16"))
+    plan = ok(roibeam(*far, "--dry-run", "--gpus", 64, "--images", 2_000_000, "--json", "--precision", "bf16"))
     array = json.loads(plan.out.splitlines()[-1])["array"]
     assert (
         array["images_per_second"] == 169 and "NVIDIA H200" in array["measured"] and "2026-11-26" in array["measured"]
@@ -227,8 +227,8 @@ def test_keys_that_repeat_over_tars_stop_the_dry_run(extract: Cli, pictures: Pic
     ("options", "words"),
     [
         (("--gpus", 4), "--gpus: for the plan of an array job; add --dry-run"),
-        (("--total-images", 4, "--speed", 2), "--total-images, --speed: for the plan of an array job; add --dry-run"),
-        (("--dry-run", "--total-images", 4), "--total-images: goes with --gpus"),
+        (("--images", 4, "--speed", 2), "--images, --speed: for the plan of an array job; add --dry-run"),
+        (("--dry-run", "--images", 4), "--images: goes with --gpus"),
         (("--dry-run", "--gpus", 4, "--speed", 0), "--speed 0: expected images per second, more than 0"),
         (("--dry-run", "--gpus", 4, "--workers", 2), "leave --runner and --workers out"),
         (("--dry-run", "--gpus", 4, "--part", "1/2"), "the array job makes the parts; leave --part out"),

@@ -199,7 +199,7 @@ def test_without_a_command_the_help_is_shown_and_that_is_no_error(roibeam: Cli) 
         ("verify store", "did you mean `roibeam store verify`?"),
         ("extrakt a b", "did you mean `roibeam extract`?"),
         ("store verfy", "did you mean `roibeam store verify`?"),
-        ("extract a b --images c", "did you mean --photos?"),
+        ("extract a b --image-dir c", "did you mean --photos?"),
         ("extract a b --presett c", "did you mean --preset"),
         ("pretrain a --selection c", "there is no option --selection"),
         ("look a.jpg b.jpg", "'b.jpg' is one argument too many: roibeam look takes PHOTO; "),

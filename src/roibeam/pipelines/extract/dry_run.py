@@ -51,7 +51,7 @@ PAGE_BYTES = 4096
 _EXAMPLES = (8, 64)  # slots, where their number is unknown
 _CORES = 8  # of a job of an array, unless --threads names another number
 _LEAST_MINUTES = 30  # of its time limit
-_NOT_REPEATED = ("sources", "out", "dry_run", "json", "total_images", "gpus", "speed")  # in its command
+_NOT_REPEATED = ("sources", "out", "dry_run", "json", "images", "gpus", "speed")  # in its command
 # BENCHMARKS.md, "The detector at true size": from file to record, images/s and date by mode.
 _MEASURED = {"exact": (15.8, "2026-11-22"), "tf32": (54.6, "2026-11-22"), "bf16": (169.0, "2026-11-26")}
 
@@ -362,11 +362,11 @@ def _plan_array(
         num_archives: see `Source`.
     """
     assert options.gpus is not None
-    images = options.total_images or (0 if found is None else found.images)
+    images = options.images or (0 if found is None else found.images)
     if not images:
-        raise ValueError("--gpus: no images to extract are known here; say how many with --total-images")
+        raise ValueError("--gpus: no images to extract are known here; say how many with --images")
     jobs = min(options.gpus, images)
-    are_images_shared = num_archives < jobs or options.total_images or request.images.captions or request.images.boxes
+    are_images_shared = num_archives < jobs or options.images or request.images.captions or request.images.boxes
     shared = 0 if are_images_shared else num_archives
     most = -(-images * -(-shared // jobs) // shared) if shared else -(-images // jobs)
     speed, measured = _speed(options.speed, spec, found)

@@ -253,7 +253,7 @@ class ArrayOptions:
         "With --dry-run: print hours, disk and a Slurm array job for so many GPUs, one each job.", "N", SPEED, min=1,
         default="no array job", advanced=True,
     )] = None  # fmt: skip
-    total_images: Annotated[int | None, option(
+    images: Annotated[int | None, option(
         "With --gpus: images of the whole run, if SOURCE here is a sample of them.", "N", SPEED, min=1,
         default="those of SOURCE", advanced=True,
     )] = None  # fmt: skip
@@ -265,7 +265,7 @@ class ArrayOptions:
     def planned(self, request: ExtractRequest, *, dry_run: bool) -> ExtractRequest:
         """The request of the jobs, which take a GPU unless it says otherwise. Raises ValueError for options that do not
         go together."""
-        values = {"--gpus": self.gpus, "--total-images": self.total_images, "--speed": self.speed}
+        values = {"--gpus": self.gpus, "--images": self.images, "--speed": self.speed}
         given = ", ".join(name for name, value in values.items() if value is not None)
         if given and not dry_run:
             raise ValueError(f"{given}: for the plan of an array job; add --dry-run, or leave it out")
