@@ -8,13 +8,14 @@ or over an older page of roibeam, and over nothing else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from roibeam.messages import plural, printable
 from roibeam.pipelines.common.plot import PLOT_COLOURS
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _LONGEST = 100_000  # letters of a text whose template sets no limit
+_CODE = re.compile("`([^`]+)`")
 _MOST_BYTES = 1_900_000  # of the rows of a page
 
 
@@ -61,7 +63,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         finalize=lambda value: _short(value, _LONGEST),
     )
-    made.filters.update(short=_short, plural=plural, count=lambda number: f"{number:,}")
+    made.filters.update(short=_short, prose=_prose, plural=plural, count=lambda number: f"{number:,}")
     made.globals.update(plot_colours=PLOT_COLOURS)
     return made
 
@@ -69,6 +71,11 @@ def _environment() -> Environment:
 def _short(value: Any, limit: int = 300) -> Any:
     """At most `limit` printable letters of a text; markup and numbers as they are."""
     return printable(value, limit) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _prose(text: str, limit: int = 300) -> Markup:
+    """The same as markup; what stands in backticks is code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(printable(text, limit)))))
 
 
 @dataclass(frozen=True)
