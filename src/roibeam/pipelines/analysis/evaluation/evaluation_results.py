@@ -29,6 +29,7 @@ from roibeam.pipelines.common.statistics.verdict import (
     mean_figure,
     sentence_of,
     verdict_of,
+    verdict_sentence,
 )
 from roibeam.pipelines.training.run_folder.files import PAGE_NAME
 
@@ -210,6 +211,7 @@ def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> str:
         "evaluation.html",
         title=f"Evaluation of {run.name}",
         summary=[
+            verdict_sentence(first),
             f"{model}{way}{step}, evaluated on {scope} of the store {facts['store']['path']}.",
             f"{good[0].upper()}{good[1:]}." if good else "",
         ],
