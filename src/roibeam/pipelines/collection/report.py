@@ -294,4 +294,4 @@ def _thumbnail(path: str) -> str:
     if scale < 1:
         pixels = cv2.resize(pixels, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
     done, jpeg = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 80])
-    return base64.b64encode(jpeg).decode() if done else ""
+    return base64.b64encode(jpeg.tobytes()).decode() if done else ""

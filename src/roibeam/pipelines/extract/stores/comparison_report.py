@@ -16,6 +16,7 @@ from roibeam.messages import plural, printable
 from roibeam.pipelines.common.charts import DrawnBox, box_canvas
 from roibeam.pipelines.common.page_layout import Banner, rendered
 
+_Line = tuple[str, str, str, str]
 _MATCHED, _UNMATCHED = "#a1caf1", "#ff3ea5"
 _NAMED = 10  # boxes of a picture with class and score beside them: more labels hide the photo
 _HASH = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{48}\b")
@@ -155,17 +156,17 @@ def _drawn(box: ComparedBox, *, is_named: bool) -> DrawnBox:
     return DrawnBox(box.box, _UNMATCHED if box.pair is None else _MATCHED, label, tooltip)
 
 
-def _regions(picture: ComparedImage) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+def _regions(picture: ComparedImage) -> tuple[list[_Line], list[_Line]]:
     """Every region of both sides with class and score: pairs, and those without a partner."""
     sides = (picture.left, picture.right)
     of_pair = [{box.pair: box for box in side.boxes if box.pair is not None} for side in sides]
-    pairs = []
+    pairs = list[_Line]()
     for number in sorted(of_pair[0]):
         left, right = of_pair[0][number], of_pair[1].get(number)
         moved = "" if left.moved_px is None else f"{left.moved_px:.2f}"
         pairs.append((f"{number}", left.name, "" if right is None else right.name, moved))
     alone = [
-        ("", *(("", box.name) if place else (box.name, "")), "")
+        ("", "" if place else box.name, box.name if place else "", "")
         for place, side in enumerate(sides)
         for box in side.boxes
         if box.pair is None
