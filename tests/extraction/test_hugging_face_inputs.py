@@ -141,6 +141,15 @@ def test_a_visual_bert_that_is_six_wider_gets_six_numbers_of_each_box(tokenizer:
         RegionProcessor(None, tokenizer, config)(record, "a dog")
 
 
+def test_what_a_notebook_prints_of_it_is_one_line(tokenizer: BertTokenizer) -> None:
+    """And not the list of all layers that torch prints of a module."""
+    detector = build_detector("toy")
+    line = "Detector(ResNet-26, 24 classes, 19 attributes, features of width 512, on cpu)"
+    assert repr(detector) == line and "\n" in repr(detector.roi_heads)
+    processor = RegionProcessor(detector, tokenizer, visual_bert_config(detector.feature_dim))
+    assert repr(processor) == f"RegionProcessor({line}, {type(tokenizer).__name__}, for visual_bert)"
+
+
 def test_lxmert_takes_exactly_these_tensors(tokenizer: BertTokenizer) -> None:
     record = dataclasses.replace(make_record("a", 2), boxes=np.array([[0, 25, 50, 75], [100, 0, 200, 100]], np.float32))
     inputs = RegionProcessor(None, tokenizer, lxmert_config())([record, make_record("b", 3)], ["a dog", "a cat"])

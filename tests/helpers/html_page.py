@@ -20,6 +20,7 @@ class HtmlPage(HTMLParser):
         self.feed(html)
         self.close()
         assert not self._open, self._open
+        self.text = " ".join(self.text.split())
 
     @property
     def tags(self) -> list[str]:

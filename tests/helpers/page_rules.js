@@ -23,6 +23,12 @@
     (each) => ["auto", "scroll"].includes(getComputedStyle(each).overflowX) && each.scrollWidth > each.clientWidth + 1)
     .map(named));
 
+  few("text runs out of its box", [...document.querySelectorAll("body *")].filter((each) => {
+    const look = getComputedStyle(each), own = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    return own && !each.closest("svg") && look.display !== "inline" && look.overflowX === "visible" &&
+      each.scrollWidth > each.clientWidth + 1;
+  }).map(named));
+
   const small = [], cut = [], letters = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (letters.nextNode()) {
     const element = letters.currentNode.parentElement;

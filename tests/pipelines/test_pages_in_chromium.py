@@ -133,6 +133,8 @@ GOOD = "<!DOCTYPE html><meta charset=utf-8><style>:root{color-scheme:light dark}
 PLANTED = {
     "a wide table": (
         "<table><tr><td><div style='width:900px'>wide</div></table>", "400 px, light: scrolls sideways"),
+    "a word wider than its tile": (
+        "<div style='width:99px;white-space:nowrap'>fetched, large enough</div>", "dark: text runs out of its box (1)"),
     "a wide part": (
         "<div style='overflow-x:auto'><div style='width:900px'>wide</div></div>", "400 px, dark: a part scrolls"),
     "small letters": ("<p style='font-size:8px'>small</p>", "1280 px, light: letters below 11"),

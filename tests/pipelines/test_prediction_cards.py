@@ -126,7 +126,7 @@ def test_rows_without_an_answer(roibeam: Cli, run: Path, own: Path, store: tuple
         text = page.read_text("utf-8")
         assert text.count("<article") == 2 and "data:image/jpeg" in text
         assert ("not judged" in text or "nothing is judged" in text) == (not judged)
-        assert text.count("<b>right</b> <bdi>") == text.count("<b>worth</b>") == judged
+        assert text.count("<b>right</b> <bdi>") == text.count("<b>score</b>") == judged
         assert ("Best" in text) == bool(judged) and "Surest" in text
         card = json.loads((tmp_path / "said.json.card.json").read_text())["told"]
         assert (card["judged"], card["unjudged"]) == (judged, 2 - judged)
@@ -267,7 +267,7 @@ def test_rows_without_answers_come_by_how_sure_they_are(form: str, store: tuple[
         write_prediction_page(tmp_path / "page.html", "t", "s", told, opened)
     text = (tmp_path / "page.html").read_text("utf-8")
     unjudged = text[text.index("Surest") :]
-    assert unjudged.count("<article") == 24 and "<b>right</b>" not in unjudged and "<b>worth</b>" not in unjudged
+    assert unjudged.count("<article") == 24 and "<b>right</b>" not in unjudged and "<b>score</b>" not in unjudged
     assert "what is meant" not in unjudged and len(text) < 2_000_000
 
 

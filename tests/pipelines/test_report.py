@@ -273,8 +273,8 @@ def test_failed_write_leaves_the_old_report(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
     store = FakeStore([record("a")])
-    with pytest.raises(TypeError):
-        write(tmp_path, store, facts={"details": ((1, 2),)})  # not text: fails while it is written
+    with pytest.raises(ValueError):
+        write(tmp_path, store, facts={"details": ((1, 2, 3),)})  # no pair
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
     assert path.read_text() == "old"
 

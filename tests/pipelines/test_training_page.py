@@ -1,5 +1,6 @@
 """The report of a training run says what its folder holds."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -54,8 +55,10 @@ def test_settings_are_all_there_and_harmless(page: str) -> None:
 
 def test_a_long_value_is_whole(tmp_path: Path) -> None:
     names = [f"class {number}" for number in range(2000)]
-    train(ToyTask(), config(), tmp_path / "run", description={"names": names})
-    assert "class 999&quot;, &quot;class 1000&quot;" in (tmp_path / "run" / "report.html").read_text()
+    notes = ["<b> is drawn by `roibeam toyworld`"]
+    train(ToyTask(), config(), tmp_path / "run", description={"names": names}, recorded={"notes": notes})
+    assert "&lt;b&gt; is drawn by <code>roibeam toyworld</code>" in (tmp_path / "run" / "report.html").read_text()
+    assert 'class 999", "class 1000"' in html.unescape((tmp_path / "run" / "report.html").read_text())
 
 
 def test_a_run_that_stopped_early_says_so(tmp_path: Path) -> None:
@@ -144,6 +147,12 @@ def test_a_rerun_that_does_nothing_keeps_time_and_rate(tmp_path: Path) -> None:
 
 
 # --- curves ---
+def test_a_loss_that_is_always_0_has_no_plot() -> None:
+    """A detector without attributes has one; its plot was empty."""
+    lines = [{"step": step, "loss": 1.0 / step, "attributes": 0.0, "learning_rate": 0.0} for step in (1, 2)]
+    titles = [plot.title for plot in run_plots(lines, [], {}, evaluated="held out")]
+    assert titles == ["All losses together", "Learning rate"]
+
 
 LINES = [
     {"step": step, "samples": step, "epoch": 1.0, "seconds": 1.0, "loss": 5.0 / step, "masked_word_accuracy": None,

@@ -54,7 +54,7 @@ from roibeam.extraction.regions import (
     plain_json,
     to_numpy,
 )
-from roibeam.messages import short_repr
+from roibeam.messages import plural, short_repr
 
 _Item = TypeVar("_Item")
 _PHOTOS_IN_A_ROW = 16  # on a GPU; the first and the last of a row run alone
@@ -127,6 +127,13 @@ class RegionDetector(Protocol):
     ) -> list[Regions]: ...
 
 
+def detector_line(detector: Any, network: str) -> str:
+    """A line for people: "Detector(ResNet-26, 24 classes, 19 attributes, features of width 256, on cpu)"."""
+    outputs = f"{plural(detector.num_classes, 'class', 'classes')}, {plural(detector.num_attributes, 'attribute')}"
+    name, width = type(detector).__name__, detector.feature_dim
+    return f"{name}({network}, {outputs}, features of width {width:,}, on {detector.device})"
+
+
 class Detector(nn.Module):
     """Faster R-CNN ResNet-C4 with an attribute head.
 
@@ -137,6 +144,8 @@ class Detector(nn.Module):
         proposal_generator: map, input size, resize factor -> Proposals. None means `ProposalGenerator`, or none at all
             for a config without classes.
         roi_heads: map, boxes -> RegionOutputs. None means `RoIHeads`.
+
+    `repr` is a line; those of `backbone`, `proposal_generator` and `roi_heads` list their layers.
 
     The weights are torch's own initialisation until `load_weights`; `build_detector` does both.
 
@@ -167,6 +176,9 @@ class Detector(nn.Module):
         self.roi_heads = roi_heads or RoIHeads(config, self.conventions)
         self._networks = NetworkCache()
         self.eval()
+
+    def __repr__(self) -> str:
+        return detector_line(self, f"ResNet-{self.config.depth}")
 
     def forget_copies(self) -> None:
         """Makes the next call compute with the current weights, see above."""

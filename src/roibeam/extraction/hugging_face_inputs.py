@@ -74,6 +74,9 @@ class RegionProcessor:
         if detector is not None:
             self._check_width("the detector gives", detector.feature_dim)
 
+    def __repr__(self) -> str:
+        return f"RegionProcessor({self.detector!r}, {type(self.tokenizer).__name__}, for {self.config.model_type})"
+
     def __call__(self, photos: Photo | Sequence[Photo], texts: str | Sequence[str]) -> BatchEncoding:
         """The inputs of one batch.
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from roibeam.extraction.detector import Detector, RegionDetector
+from roibeam.extraction.detector import Detector, RegionDetector, detector_line
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import DETECTIONS, SELECTIONS, Conventions, SelectionPolicy
@@ -192,6 +192,9 @@ class ModelDetector:
         self.num_attributes = 0
         self.has_distribution, self.describes_boxes = model.has_distribution, model.describes_boxes
 
+    def __repr__(self) -> str:
+        return detector_line(self, type(self.model).__name__)
+
     def describe(self) -> dict[str, Any]:
         """As `Detector.describe`."""
         return {
@@ -268,6 +271,10 @@ class BackboneDetector:
         self.num_classes = 0 if detector is None else detector.num_classes
         self.num_attributes = 0 if detector is None else detector.num_attributes
         self.has_distribution = bool(getattr(detector, "has_distribution", detector is not None))
+
+    def __repr__(self) -> str:
+        boxes = "given boxes" if self.detector is None else f"boxes of {self.detector!r}"
+        return detector_line(self, f"{type(self.backbone).__name__}, {boxes}")
 
     @property
     def conventions(self) -> Conventions | None:

@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from roibeam.extraction.adapters.detectron2_network import build_detectron2_network, check_network
 from roibeam.extraction.adapters.detectron2_vg import require_detectron2
+from roibeam.extraction.detector import detector_line
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
 from roibeam.extraction.network.config import written_settings
 from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
@@ -176,6 +177,9 @@ class Detectron2Detector:
         self._head = region_head(model, layer)
         self.cfg = cfg
         self.selection = selection or SELECTIONS["butd-10-100"]
+
+    def __repr__(self) -> str:
+        return detector_line(self, str(self.cfg.MODEL.META_ARCHITECTURE))
 
     @property
     def device(self) -> torch.device:

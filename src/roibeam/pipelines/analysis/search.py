@@ -24,14 +24,14 @@ from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.record.region_drawing import name_of, strongest
 from roibeam.features.shard.layout import RegionMeta
 from roibeam.features.store import FeatureStore
-from roibeam.messages import escaped, plural
+from roibeam.messages import plural
 from roibeam.pipelines.analysis.requests import SearchRequest
 from roibeam.pipelines.analysis.vector_search import REGIONS, WHOLE, Hit, nearest, opened_index, scanned
-from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
+from roibeam.pipelines.common.charts import DrawnBox, box_canvas
 from roibeam.pipelines.common.compute import check_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.common.image_ids import forms_of
-from roibeam.pipelines.common.page_layout import PAGE_END, banner_html, check_page_file, page_start
+from roibeam.pipelines.common.page_layout import check_page_file, rendered
 from roibeam.pipelines.data.captions.caption_files import read_annotations
 from roibeam.pipelines.extract.one_photo import not_there
 from roibeam.pipelines.extract.store_page import config_part, warning_of_store
@@ -43,7 +43,6 @@ from roibeam.pipelines.training.run_folder.folder import saved_config
 _INDEX_FROM = 100_000  # photos above which an index is advised
 _BOXES, _CLASSES = 6, 4  # of a photo that are drawn, and named
 _FOUND, _OTHER = "#d55e00", "#2a78c8"
-_STYLE = ".summary { overflow-wrap: anywhere; }"
 
 
 @dataclass(frozen=True)
@@ -237,9 +236,7 @@ def _write_page(path: Path, result: SearchResult, store: FeatureStore, photos: s
     from roibeam.pipelines.data.batches.image_batch import stored_photos
 
     jpegs = stored_photos([store], (row["image_id"] for row in result.found), photos)
-    summary = f"The best of {plural(result.searched, 'photo')} for: {result.query}."
-    parts = [page_start("Search", summary, *result.notes, style=CANVAS_STYLE + _STYLE)]
-    parts += [banner_html(warning_of_store(store.manifest)), '<div class="photos">\n']
+    found = []
     for row in result.found:
         meta, (jpeg, why), boxes = store.meta(row["image_id"]), jpegs[row["image_id"]], []
         for name, region in _names(store, meta, row["region"], _BOXES).items():
@@ -247,8 +244,9 @@ def _write_page(path: Path, result: SearchResult, store: FeatureStore, photos: s
             boxes.append(DrawnBox(tuple(meta.boxes[region].tolist()), colour, name, line=line))
         words = f"{row['rank']}: {row['score']:.3f}"
         canvas = box_canvas(boxes, (meta.height, meta.width), jpeg, description=f"{words}, {row['image_id']}")
-        lines = (words, row["caption"] or row["class"], jpeg is None and f"Photo not shown: {why}")
-        told = "".join(f"<span>{escaped(line)}</span>" for line in lines if line)
-        parts.append(f'<figure>{canvas}<figcaption><bdi class="id">{escaped(row["image_id"], 80)}</bdi>{told}')
-        parts.append("</figcaption></figure>\n")
-    write_bytes_atomically(path, "".join([*parts, "</div>\n", PAGE_END]).encode("utf-8"))
+        found.append((words, row, canvas, "" if jpeg is not None else why))
+    summary = [f"The best of {plural(result.searched, 'photo')} for: {result.query}.", *result.notes]
+    page = rendered(
+        "search.html", title="Search", summary=summary, warning=warning_of_store(store.manifest), found=found
+    )
+    write_bytes_atomically(path, page.encode("utf-8"))

@@ -38,10 +38,10 @@ from typing import IO, Any, cast
 
 from roibeam.features.folders.durable_files import sha256_of, write_bytes_atomically, write_json_atomically
 from roibeam.features.folders.folder_protocol import lock_file
-from roibeam.messages import escaped, name_hint, plural
+from roibeam.messages import name_hint, plural
 from roibeam.pipelines.cli.recipe_commands import Command, chain_of, commands_of, filled, missing_of, source_of
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
-from roibeam.pipelines.common.page_layout import PAGE_END, Banner, banner_html, folded, page_start, table, tiles
+from roibeam.pipelines.common.page_layout import Banner, rendered
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, PaperTable, paper_table
 from roibeam.pipelines.common.statistics.verdict import mean_interval
 from roibeam.pipelines.finetuning.prediction_card import card_path
@@ -577,16 +577,11 @@ def _markdown(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Ce
 
 def _page(of: PaperTable, lines: Sequence[Sequence[str]], cells: Sequence[Cell], *, is_toy: bool) -> str:
     counts = [("figures", str(len(cells))), ("measured", str(sum(bool(each.values or each.words) for each in cells)))]
-    parts = [
-        page_start(f"{of.name}: {of.title}", f"{of.caption[0].upper()}{of.caption[1:]}. {_summary(cells)}"),
-        banner_html(DRILL if is_toy else None),
-        tiles(counts),
-        table(HEAD, [[escaped(cell, 300) for cell in line] for line in lines], numbers=(2, 3, 4, 5, 7)),
-    ]
-    for title, points in _differences(cells):
-        listed = "".join(f"<li>{escaped(point, 1000)}</li>" for point in points)
-        parts.append(folded(title, f"<ul>{listed}</ul>"))
-    return "".join((*parts, PAGE_END))
+    return rendered(
+        "paper_table.html", title=f"{of.name}: {of.title}",
+        summary=[f"{of.caption[0].upper()}{of.caption[1:]}. {_summary(cells)}"], warning=DRILL if is_toy else None,
+        counts=counts, head=HEAD, rows=lines, differences=list(_differences(cells)),
+    )  # fmt: skip
 
 
 def _differences(cells: Sequence[Cell]) -> Iterator[tuple[str, Sequence[str]]]:

@@ -1,6 +1,6 @@
 """Report of a collection: counts of each step, figures of the kept pairs, the summary on the terminal, and report.html.
 
-Everything from pages is hostile: each text is escaped where it becomes markup, pictures are decoded and drawn anew as
+Everything from pages is hostile: the template escapes each text, pictures are decoded and drawn anew as
 small JPEGs, and the page loads nothing.
 """
 
@@ -16,16 +16,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import cv2
+from markupsafe import Markup
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.messages import byte_count, escaped, plural
+from roibeam.messages import byte_count, plural
 from roibeam.pipelines.collection.aggregation import Aggregated
 from roibeam.pipelines.collection.page_units import PageUnit
 from roibeam.pipelines.collection.pairs import STEP_OF, CollectionStep, Pair, Reason
 from roibeam.pipelines.collection.part import Counts
 from roibeam.pipelines.common.charts import Bar, bars_of_integers, histogram
-from roibeam.pipelines.common.page_layout import PAGE_END, note, page_start, table, tiles
+from roibeam.pipelines.common.page_layout import rendered
 from roibeam.pipelines.common.statistics.paper_figures import figures_of as paper_figures_of
 
 FORMAT, VERSION = "roibeam-collection", 1
@@ -169,27 +170,25 @@ _UNFIT_TO_SHOW = frozenset({Reason.NSFW.value, Reason.ADULT_WORD.value})
 
 
 def write_report(out: Path, done: Collection) -> None:
-    summary, pages = done.summary(), done.pages
-    parts = [
-        page_start(
-            out.name, f"Image-text pairs of {plural(pages.taken, 'web page')}, collected as ImageBERT's LAIT was.",
-            style=_STYLE,
-        ),
-        tiles([
+    summary, pages, figures = done.summary(), done.pages, done.figures
+    page = rendered(
+        "collection.html", title=out.name,
+        summary=[f"Image-text pairs of {plural(pages.taken, 'web page')}, collected as ImageBERT's LAIT was."],
+        counts=[
             ("pages", f"{summary['pages']:,}"), ("images to fetch", f"{summary['images']:,}"),
             ("fetched, large enough", f"{summary['fetched']:,}"), ("pairs", f"{summary['pairs']:,}"),
             ("words a text", f"{summary['mean_words']:.1f}"), ("in the paper", paper_mean_words()),
-        ]),
-        *(note("Note.", text) for text in summary["notes"]),
-        *_funnel(summary),
-        *_text_rules(pages),
-        *_histograms(done.figures, pages),
-        *_kept(done.figures, done.pairs.num_kept),
-        *_dropped((pages, done.fetch, done.pictures), done.pairs),
-        *_hosts(pages, done.figures),
-        PAGE_END,
-    ]  # fmt: skip
-    write_bytes_atomically(out / REPORT_NAME, "".join(parts).encode("utf-8", "replace"))
+        ],
+        notes=summary["notes"], funnel=list(_funnel(summary)), rules=list(_text_rules(pages)),
+        kept_texts=sum(pages.words.values()), charts=list(_histograms(figures, pages)),
+        kept=[_of_pair(each) for each in figures.examples], num_kept=done.pairs.num_kept,
+        dropped=_dropped((pages, done.fetch, done.pictures), done.pairs), num_hosts=len(pages.hosts),
+        hosts=[
+            (host, *(f"{count:,}" for count in (*pages.hosts[host], figures.hosts[host])))
+            for host in largest_hosts(pages)
+        ],
+    )  # fmt: skip
+    write_bytes_atomically(out / REPORT_NAME, page.encode("utf-8"))
 
 
 def largest_hosts(pages: Counts) -> list[str]:
@@ -197,72 +196,49 @@ def largest_hosts(pages: Counts) -> list[str]:
     return sorted(pages.hosts, key=lambda host: (-pages.hosts[host][0], host))[:_MOST_HOSTS]
 
 
-_STYLE = """
-.funnel i { display: block; min-width: 1px; height: 12px; background: var(--bar); }
-.funnel td:nth-child(3) { width: 45%; }
-.pairs-grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(220px, 100%), 1fr)); gap: 18px 16px; }
-.pairs-grid img, .pairs-grid .missing { width: 100%; aspect-ratio: 4 / 3; object-fit: contain;
-  background: var(--frame); }
-.pairs-grid figcaption { font-size: 13px; overflow-wrap: anywhere; }
-"""
-
-
-def _funnel(summary: Mapping[str, Any]) -> Iterator[str]:
+def _funnel(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, float, str]]:
+    """What is left after each step: words, count, share, and what was dropped at it."""
     left, first = summary["pages"], max(summary["pages"], 1)
-    rows = []
     for step in CollectionStep:
         reasons: Mapping[str, int] = summary["dropped"][step.value]
         if step is CollectionStep.FETCH:  # from here on images, each of one page or of several
             left, first = summary["images"], max(summary["images"], 1)
         left -= sum(reasons.values())
-        why = ", ".join(f"{escaped(reason)} {count:,}" for reason, count in Counter(reasons).most_common())
-        bar = f'<i style="width:{100 * max(left, 0) / first:.1f}%"></i>'
-        rows.append((_STEP_WORDS[step], f"{left:,}", bar, why or "none"))
-    yield "<section><h2>Funnel</h2>\n"
-    yield table(("What is left", "Count", "Share", "Dropped at this step"), rows, numbers=(1,)).replace(
-        'class="table"', 'class="table funnel"', 1
-    )
-    yield "</section>\n"
+        why = ", ".join(f"{reason} {count:,}" for reason, count in Counter(reasons).most_common())
+        yield _STEP_WORDS[step], f"{left:,}", max(left, 0) / first, why or "none"
 
 
-def _text_rules(pages: Counts) -> Iterator[str]:
-    if not pages.text_reasons:
-        return
-    rows = []
+def _text_rules(pages: Counts) -> Iterator[tuple[str, str, list[str]]]:
+    """Each rule against texts, how many it dropped, and examples."""
     for reason, count in pages.text_reasons.most_common():
-        examples = pages.examples.get(reason, ())
-        texts = "<br>".join(f"<bdi>{escaped(each.get('text', ''), 80)}</bdi>" for each in examples[:2])
-        texts = f"<span>{texts}</span>"  # on a phone a cell's parts stand side by side
-        rows.append((escaped(reason), f"{count:,}", "" if reason in _UNFIT_TO_SHOW else texts))
-    kept = sum(pages.words.values())
-    yield f"<section><h2>Candidate texts <small>{plural(kept, 'text')} passed the rules</small></h2>\n"
-    yield table(("Rule against it", "Texts", "Such as"), rows, numbers=(1,)) + "</section>\n"
+        texts = [each.get("text", "") for each in pages.examples.get(reason, ())[:2]]
+        yield reason, f"{count:,}", [] if reason in _UNFIT_TO_SHOW else texts
 
 
-def _histograms(figures: KeptFigures, pages: Counts) -> Iterator[str]:
-    words = figures.words or pages.words
-    if not words:
+def _histograms(figures: KeptFigures, pages: Counts) -> Iterator[tuple[str, str, Markup]]:
+    """Title, remark and chart."""
+    if not (words := figures.words or pages.words):
         return
-    yield '<section><h2>Distributions</h2>\n<div class="charts">\n<div>'
-    yield f"<h3>Words of a text <small>the paper's mean is {paper_mean_words()}</small></h3>"
     bars = bars_of_integers(words)
-    yield histogram(bars, noun="text", ticks=_ticks(bars), label="Histogram of the words of a text", title="words")
-    yield "</div>\n"
+    yield (
+        "Words of a text",
+        f"the paper's mean is {paper_mean_words()}",
+        histogram(bars, noun="text", ticks=_ticks(bars), label="Histogram of the words of a text", title="words"),
+    )
     if figures.sides:
-        yield "<div><h3>Shorter side of the pictures</h3>"
         bars = bars_of_integers(figures.sides)
-        yield histogram(bars, noun="picture", ticks=_ticks(bars), label="Histogram of the shorter side", title="pixels")
-        yield "</div>\n"
+        yield (
+            "Shorter side of the pictures",
+            "",
+            histogram(bars, noun="picture", ticks=_ticks(bars), label="Histogram of the shorter side", title="pixels"),
+        )
     if figures.tenths:
-        yield "<div><h3>Semantic score of kept pairs</h3>"
         tenths = [(at / NUM_TENTHS, (at + 1) / NUM_TENTHS, figures.tenths[at]) for at in range(NUM_TENTHS)]
         bars = [Bar(low, high, count, f"{low:.1f} to {high:.1f}") for low, high, count in tenths]
-        yield histogram(
+        yield "Semantic score of kept pairs", "", histogram(
             bars, noun="pair", ticks=[(0.0, "0"), (0.5, "0.5"), (1.0, "1")], label="Histogram of the scores",
             title="score, 0 to 1",
         )  # fmt: skip
-        yield "</div>\n"
-    yield "</div></section>\n"
 
 
 def _ticks(bars: Sequence[Bar]) -> list[tuple[float, str]]:
@@ -270,75 +246,52 @@ def _ticks(bars: Sequence[Bar]) -> list[tuple[float, str]]:
     return [(at / len(bars), f"{bars[at].low:,.0f}") for at in range(0, len(bars), every)]
 
 
-def _kept(figures: KeptFigures, num_kept: int) -> Iterator[str]:
-    examples = figures.examples
-    if not examples:
-        return
-    yield f'<section><h2>Kept pairs <small>{len(examples):,} of {num_kept:,}</small></h2>\n<div class="pairs-grid">'
-    for pair in examples:
-        score = "" if pair.score is None else f", score {pair.score:.2f}"
-        yield _figure(pair.picture.path, pair.text.text, f"{pair.text.source.value}{score}; {pair.page_url}")
-    yield "</div></section>\n"
+@dataclass(frozen=True)
+class _Example:
+    """
+    Attributes:
+        picture: a small JPEG in base64; "" for one that cannot be read, None without a picture.
+        texts: of a picture its text and a remark.
+    """
+
+    picture: str | None
+    texts: tuple[str, ...]
 
 
-def _dropped(counts: Sequence[Counts], pairs: Aggregated) -> Iterator[str]:
-    examples: dict[str, list[str]] = {}
+def _of_pair(pair: Pair, remark: str | None = None) -> _Example:
+    score = "" if pair.score is None else f", score {pair.score:.2f}"
+    source = f"{pair.text.source.value}{score}; {pair.page_url}"
+    return _Example(_thumbnail(pair.picture.path), (pair.text.text, source if remark is None else remark))
+
+
+def _dropped(counts: Sequence[Counts], pairs: Aggregated) -> dict[str, list[_Example]]:
+    """Examples of what was dropped, by reason."""
+    examples: dict[str, list[_Example]] = {}
     for each in counts:
         for reason, found in each.examples.items():
             if reason in each.reasons and reason not in _UNFIT_TO_SHOW:
                 examples.setdefault(reason, []).extend(map(_example, found))
     for reason, dropped in groupby(pairs.dropped(), key=lambda each: each.reason.value):
-        first = [(each.pair.picture.path, each.pair.text.text, each.detail) for each in islice(dropped, _MOST_DROPPED)]
-        examples.setdefault(reason, []).extend(_figure(*each) for each in first)
-    if not examples:
-        return
-    yield "<section><h2>Dropped examples</h2>\n"
-    for reason in [each.value for each in Reason if each.value in examples]:
-        figures = "".join(examples[reason][:_MOST_DROPPED])
-        yield f'<h3>{escaped(reason)}</h3>\n<div class="pairs-grid">{figures}</div>\n'
-    yield "</section>\n"
+        first = islice(dropped, _MOST_DROPPED)
+        examples.setdefault(reason, []).extend(_of_pair(each.pair, each.detail) for each in first)
+    return {each.value: examples[each.value][:_MOST_DROPPED] for each in Reason if each.value in examples}
 
 
-def _example(found: Mapping[str, str]) -> str:
+def _example(found: Mapping[str, str]) -> _Example:
     where = found.get("image") or found.get("page") or ""
     if "path" in found:
-        return _figure(found["path"], found.get("text", ""), f"{found.get('detail', '')}; {where}")
-    words = (found.get("text", ""), found.get("detail", ""), where)
-    lines = "<br>".join(f"<bdi>{escaped(each, 300)}</bdi>" for each in words if each)
-    return f"<figure><figcaption>{lines}</figcaption></figure>"
+        return _Example(_thumbnail(found["path"]), (found.get("text", ""), f"{found.get('detail', '')}; {where}"))
+    return _Example(None, tuple(filter(None, (found.get("text", ""), found.get("detail", ""), where))))
 
 
-def _figure(path: str, text: str, remark: str) -> str:
-    jpeg = _thumbnail(path)
-    if jpeg is None:
-        picture = '<div class="missing"></div>'
-    else:
-        picture = f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}">'
-    return (
-        f"<figure>{picture}<figcaption><bdi>{escaped(text, 300)}</bdi><br>"
-        f'<span class="quiet"><bdi>{escaped(remark, 300)}</bdi></span></figcaption></figure>\n'
-    )
-
-
-def _thumbnail(path: str) -> bytes | None:
-    """A small JPEG of the pixels; nothing of the file's own bytes gets into the page."""
+def _thumbnail(path: str) -> str:
+    """A small JPEG of the pixels, in base64; nothing of the file's own bytes gets into the page."""
     try:
         pixels = decode_image(Path(path).read_bytes())
     except (OSError, DecodeError):
-        return None
+        return ""
     scale = _THUMBNAIL_PX / max(pixels.shape[:2])
     if scale < 1:
         pixels = cv2.resize(pixels, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
     done, jpeg = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 80])
-    return jpeg.tobytes() if done else None
-
-
-def _hosts(pages: Counts, figures: KeptFigures) -> Iterator[str]:
-    if not pages.hosts:
-        return
-    rows = [
-        (f"<bdi>{escaped(host, 80)}</bdi>", *(f"{count:,}" for count in (*pages.hosts[host], figures.hosts[host])))
-        for host in largest_hosts(pages)
-    ]
-    yield f"<section><h2>Hosts <small>{len(rows):,} of {len(pages.hosts):,}, by pages</small></h2>\n"
-    yield table(("Host", "Pages", "With image and text", "Pairs"), rows, numbers=(1, 2, 3)) + "</section>\n"
+    return base64.b64encode(jpeg.tobytes()).decode() if done else ""

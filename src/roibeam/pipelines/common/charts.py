@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from roibeam.features.record.region_drawing import Box, Rectangle, label_of, place_labels, text_colour_on
 from roibeam.messages import escaped, plural, printable
 
@@ -70,7 +72,7 @@ def bars_of_integers(counts: Mapping[int, int], *, min_bars: int = 11, max_bars:
     return bars
 
 
-def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, str]], label: str, title: str) -> str:
+def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, str]], label: str, title: str) -> Markup:
     """A histogram of bars of equal width that keeps its height and its letters at every page width.
 
     Args:
@@ -95,7 +97,7 @@ def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, st
         f'style="left:{_number(100 * fraction)}%">{escaped(text)}</span>'
         for fraction, text in ticks
     )
-    return (
+    return Markup(
         f'<div class="histogram"><div class="highest"><span>{escaped(noun)}s, up to {highest:,}</span></div>'
         f'<svg viewBox="0 0 {len(bars)} 100" preserveAspectRatio="none" role="img" aria-label="{escaped(label)}">'
         f'{"".join(rects)}</svg><div class="ticks">{tick_marks}</div>'
@@ -110,7 +112,7 @@ def photo_with_regions(
     image_hw: tuple[int, int],
     colours: Mapping[int, str],
     label: str,
-) -> str:
+) -> Markup:
     """A photo in a 4:3 frame with its regions and their names; all coordinates are pixels of the photo.
 
     The frame is larger than a photo of another shape, and labels may stand beside the photo: so they keep one size
@@ -147,8 +149,7 @@ def photo_with_regions(
         )
     for region, text, place_at in _placed_labels(regions, frame=frame, image_hw=image_hw, pixel=pixel):
         parts.append(_label(region, text, place_at, colour=colours[region.class_id], pixel=pixel))
-    parts.append("</svg>")
-    return "".join(parts)
+    return Markup("".join([*parts, "</svg>"]))
 
 
 def _placed_labels(
@@ -215,16 +216,6 @@ def _number(value: float) -> str:
 _NARROWEST_CSS_PX = 330.0  # letters have 11 px on a canvas of this width, and more on wider ones
 _TALLEST_CSS_PX = 560.0
 _FONT_CSS_PX = 11.0
-CANVAS_STYLE = """
-.canvas { display: block; width: 100%; max-width: 480px; height: auto; max-height: 560px;
-  background: var(--frame); }
-.canvas text { font-family: Arial, "Liberation Sans", "Helvetica Neue", "DejaVu Sans", sans-serif; }
-.canvas .under, .canvas .box { vector-effect: non-scaling-stroke; }
-.canvas .under { fill: none; stroke-opacity: .55; stroke-width: 3.5px; }
-.canvas .empty { fill: var(--frame); stroke: var(--line); vector-effect: non-scaling-stroke; }
-.canvases { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr)); gap: 12px;
-  align-items: start; }
-"""
 
 
 @dataclass(frozen=True)
@@ -252,8 +243,8 @@ class DrawnBox:
 
 def box_canvas(
     boxes: Sequence[DrawnBox], image_hw: tuple[float, float], thumbnail_jpeg: bytes | None, *, description: str
-) -> str:
-    """Returns the markup of a photo with boxes; a page that has it needs `CANVAS_STYLE`.
+) -> Markup:
+    """Returns the markup of a photo with boxes.
 
     Args:
         boxes: by descending importance: earlier ones are drawn on top and get the better places for their labels.
@@ -288,7 +279,7 @@ def box_canvas(
             f'font-size="{_FONT_CSS_PX * unit:.2f}" textLength="{max(place.width - 7 * unit, unit):.1f}" '
             f'lengthAdjust="spacingAndGlyphs" fill="{text_colour_on(each.colour)}">{escaped(each.label, 40)}</text>'
         )
-    return "".join([*parts, "</svg>"])
+    return Markup("".join([*parts, "</svg>"]))
 
 
 def _box(each: DrawnBox) -> str:

@@ -13,13 +13,15 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
+from markupsafe import Markup
+
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.extraction.weights.detector_choice import SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.features.record.region_drawing import colours_by_class
 from roibeam.features.shard.manifest import StoreManifest
-from roibeam.messages import escaped, plural
+from roibeam.messages import plural
 from roibeam.pipelines.common.charts import Bar, DrawnRegion, bars_of_integers, histogram, photo_with_regions
-from roibeam.pipelines.common.page_layout import PAGE_END, PAGE_HEAD, PAGE_STYLE, Banner, banner_html, tiles
+from roibeam.pipelines.common.page_layout import Banner, rendered
 from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, world_of
 
 RANDOM_WEIGHTS = Banner(
@@ -169,15 +171,6 @@ class Photo:
     missing: str = ""
 
 
-_STYLE = """
-.axis { font-size: 11px; color: var(--quiet); text-align: center; }
-.bars { table-layout: auto; }
-.bars th { width: 1px; max-width: 13em; }
-.bars .share { width: 100%; }
-.bars .number { width: 1px; padding-left: 10px; white-space: nowrap; }
-"""
-
-
 def page_html(
     facts: ReportFacts,
     figures: RegionFigures,
@@ -186,35 +179,26 @@ def page_html(
     *,
     regions_per_photo: int,
     attribute_score: float,
-) -> Iterator[str]:
-    """Yields the page, part by part. `regions_per_photo` and `attribute_score` are limits that it states."""
-    yield PAGE_HEAD.format(title=escaped(facts.store_name, 120), style=PAGE_STYLE + _STYLE)
-    yield f'<header><h1>{escaped(facts.store_name, 200)}</h1>\n<dl class="details">'
-    for name, value in facts.details:
-        yield f"<div><dt>{escaped(name, 60)}</dt><dd>{escaped(value)}</dd></div>"
-    yield "</dl></header>\n<main>\n"
-    yield from _notes(facts)
-    yield _counts(facts, figures)
-    if figures.num_records:
-        yield from _regions(facts, figures, attribute_score)
-    yield from _failures(failures, facts.num_failures)
-    yield from _photos(photos, facts, regions_per_photo)
-    yield PAGE_END
+) -> str:
+    """Returns the page. `regions_per_photo` and `attribute_score` are limits that it states."""
+    colours = colours_by_class([region.class_id for region in photo.regions] for photo in photos)
+
+    def drawn(photo: Photo) -> Markup:
+        assert photo.thumbnail_jpeg is not None
+        label = f"{photo.image_id}, {plural(len(photo.regions), 'region')} drawn"
+        return photo_with_regions(
+            photo.thumbnail_jpeg, photo.regions, image_hw=photo.image_hw, colours=colours, label=label
+        )
+
+    return rendered(
+        "store.html", title=facts.store_name, facts=facts, figures=figures, failures=failures, photos=photos,
+        counts=_counts(facts, figures), regions_per_image=_regions_per_image(figures),
+        class_scores=_class_scores(figures), drawn=drawn, regions_per_photo=regions_per_photo,
+        attribute_score=attribute_score,
+    )  # fmt: skip
 
 
-def _notes(facts: ReportFacts) -> Iterator[str]:
-    yield banner_html(facts.banner)
-    accounted = facts.num_records + facts.num_failures
-    if accounted < facts.num_images:
-        missing = facts.num_images - accounted
-        incomplete = f"{plural(missing, 'image')} gave neither a record nor a failure so far."
-        yield banner_html(Banner("Incomplete.", incomplete))
-    elif accounted > facts.num_images:
-        found = f"{plural(facts.num_records, 'record')} and {plural(facts.num_failures, 'failure')}"
-        yield banner_html(Banner("Counts disagree.", f"{found} for {plural(facts.num_images, 'image')}."))
-
-
-def _counts(facts: ReportFacts, figures: RegionFigures) -> str:
+def _counts(facts: ReportFacts, figures: RegionFigures) -> list[tuple[str, str]]:
     cells = [
         ("images", f"{facts.num_images:,}"),
         ("records", f"{facts.num_records:,}"),
@@ -232,113 +216,32 @@ def _counts(facts: ReportFacts, figures: RegionFigures) -> str:
         some = facts.timed_images != facts.num_images
         cells.append((f"time of {facts.timed_images:,}" if some else "time", _duration(facts.seconds)))
         cells.append(("images/s", _rate(facts.timed_images / facts.seconds)))
-    return tiles(cells)
+    return cells
 
 
-def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float) -> Iterator[str]:
-    sampled = figures.num_records < facts.num_records
-    of = f"counted on {figures.num_records:,} of {facts.num_records:,} records, evenly spread over the store"
-    yield f'<section><h2>Regions{f" <small>{of}</small>" if sampled else ""}</h2>\n<div class="charts">\n<div>'
+def _regions_per_image(figures: RegionFigures) -> Markup | None:
     bars = bars_of_integers(figures.regions_per_image)
-    yield f"<h3>Regions per image <small>{plural(figures.num_records, 'image')}</small></h3>"
-    yield histogram(
+    if not bars:
+        return None
+    return histogram(
         bars, noun="image", ticks=_integer_ticks(bars), label="Histogram of the regions per image",
         title="regions in an image",
     )  # fmt: skip
-    num_regions = sum(figures.score_counts)
-    if num_regions:
-        steps = len(figures.score_counts)
-        scores = [
-            Bar(i / steps, (i + 1) / steps, count, f"{i / steps:.2f} to {(i + 1) / steps:.2f}")
-            for i, count in enumerate(figures.score_counts)
-        ]
-        ticks = [(0.0, "0"), (0.25, "0.25"), (0.5, "0.5"), (0.75, "0.75"), (1.0, "1")]
-        yield f"<h3>Class score <small>{plural(num_regions, 'region')}</small></h3>"
-        yield histogram(
-            scores, noun="region", ticks=ticks, label="Histogram of the class scores",
-            title="score of the best class, 0 to 1",
-        )  # fmt: skip
-    yield "</div>\n"
-    if figures.classes:
-        yield _bar_list("Most frequent classes", f"{figures.num_classes:,} seen", figures.classes)
-    if figures.attributes:
-        what = f"{figures.num_attributes:,} seen with score ≥ {attribute_score:g}"
-        yield _bar_list("Most frequent attributes", what, figures.attributes)
-    yield "</div></section>\n"
 
 
-def _bar_list(title: str, remark: str, rows: Sequence[tuple[str, int]]) -> str:
-    longest = max(count for _, count in rows)
-    lines = "".join(
-        f'<tr><th scope="row">{escaped(name, 60)}</th>'
-        f'<td class="share"><i style="width:{100 * count / longest:.1f}%">'
-        f'</i></td><td class="number">{count:,}</td></tr>'
-        for name, count in rows
-    )
-    return f'<div><h3>{title} <small>{remark}; regions of each</small></h3><table class="bars">{lines}</table></div>\n'
-
-
-def _failures(groups: Sequence[FailureGroup], num_failures: int) -> Iterator[str]:
-    if not groups:
-        if num_failures == 0:
-            yield '<section><h2>Failures</h2><p class="quiet">None.</p></section>\n'
-        return
-    yield f"<section><h2>Failures <small>{plural(len(groups), 'reason')}</small></h2>\n"
-    yield (
-        '<table class="failures"><thead><tr><th>Reason</th><th>Image</th><th>Stage</th><th>Detail</th></tr></thead>\n'
-    )
-    for group in groups:
-        yield "<tbody>"
-        rest = group.count - len(group.examples)
-        for position, failure in enumerate(group.examples):
-            yield "<tr>"
-            if position == 0:
-                span = len(group.examples) + (rest > 0)
-                yield f'<th scope="rowgroup" rowspan="{span}">{escaped(group.reason, 60)} <b>{group.count:,}</b></th>'
-            yield (
-                f'<td class="id"><bdi>{escaped(failure.image_id, 100)}</bdi></td><td>{escaped(failure.stage, 30)}</td>'
-                f"<td><bdi>{escaped(failure.detail, 300)}</bdi></td></tr>"
-            )
-        if rest > 0:
-            yield f'<tr><td class="quiet" colspan="3">and {rest:,} more</td></tr>'
-        yield "</tbody>\n"
-    yield "</table></section>\n"
-
-
-def _photos(photos: Sequence[Photo], facts: ReportFacts, regions_per_photo: int) -> Iterator[str]:
-    yield f"<section><h2>Photos <small>{_photos_remark(photos, facts, regions_per_photo)}</small></h2>\n"
-    if not photos:
-        yield '<p class="quiet">No records.</p></section>\n' if not facts.num_records else "</section>\n"
-        return
-    colours = colours_by_class([region.class_id for region in photo.regions] for photo in photos)
-    yield '<div class="photos">\n'
-    for photo in photos:
-        height, width = photo.image_hw
-        if photo.thumbnail_jpeg is None:
-            picture = f'<div class="missing"><p>Photo not shown: <bdi>{escaped(photo.missing)}</bdi></p></div>'
-        else:
-            picture = photo_with_regions(
-                photo.thumbnail_jpeg,
-                photo.regions,
-                image_hw=photo.image_hw,
-                colours=colours,
-                label=f"{photo.image_id}, {plural(len(photo.regions), 'region')} drawn",
-            )
-        yield (
-            f'<figure>{picture}<figcaption><bdi class="id" title="{escaped(photo.image_id, 600)}">'
-            f"{escaped(photo.image_id, 80)}</bdi><span>{width:,} &times; {height:,} px</span>"
-            f"<span>{plural(photo.num_regions, 'region')}</span></figcaption></figure>\n"
-        )
-    yield "</div></section>\n"
-
-
-def _photos_remark(photos: Sequence[Photo], facts: ReportFacts, regions_per_photo: int) -> str:
-    if not photos:
-        return ""
-    which = ""
-    if len(photos) < facts.num_records:
-        which = f"{len(photos):,} of {facts.num_records:,}, evenly spread over the store; "
-    return f"{which}the {regions_per_photo} regions of highest class score that do not cover each other are drawn"
+def _class_scores(figures: RegionFigures) -> Markup | None:
+    if not sum(figures.score_counts):
+        return None
+    steps = len(figures.score_counts)
+    scores = [
+        Bar(i / steps, (i + 1) / steps, count, f"{i / steps:.2f} to {(i + 1) / steps:.2f}")
+        for i, count in enumerate(figures.score_counts)
+    ]
+    ticks = [(0.0, "0"), (0.25, "0.25"), (0.5, "0.5"), (0.75, "0.75"), (1.0, "1")]
+    return histogram(
+        scores, noun="region", ticks=ticks, label="Histogram of the class scores",
+        title="score of the best class, 0 to 1",
+    )  # fmt: skip
 
 
 def _integer_ticks(bars: Sequence[Bar]) -> list[tuple[float, str]]:

@@ -82,8 +82,8 @@ def report_page(
     attribute_names: Sequence[str] | None = None,
     max_photos: int = 24,
     has_classes: bool = True,
-) -> Iterator[str]:
-    """The report, part by part. Equal input gives equal text.
+) -> str:
+    """The report. Equal input gives equal text.
 
     Args:
         records: the store; its ids come in a stable order.
@@ -108,10 +108,10 @@ def report_page(
     )  # fmt: skip
 
 
-def write_page(folder: OutputFolder, name: str, page: Iterable[str]) -> None:
+def write_page(folder: OutputFolder, name: str, page: str) -> None:
     """Writes a page; a reader finds the old file or the new one, never half of one."""
     with folder.atomic_path(name) as path, path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(page)
+        file.write(page)
 
 
 def _read_records(

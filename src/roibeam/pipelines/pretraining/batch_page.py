@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from markupsafe import Markup
 from torch import Tensor
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.messages import escaped, plural
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.common.page_layout import PAGE_HEAD, PAGE_STYLE, Banner, banner_html
+from roibeam.pipelines.common.charts import DrawnBox, box_canvas
+from roibeam.pipelines.common.page_layout import Banner, page_sections, rendered
 from roibeam.pipelines.data.batches.image_batch import PhotoOrReason
 from roibeam.pipelines.data.vocabulary import Names
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE
 
-_SEEN, _PREDICTED, _HIDDEN = "#aeb6c2", "#f3a800", "#c2185b"  # boxes: as they are; predicted but seen; hidden
+_COLOURS = {"seen": "#aeb6c2", "predicted": "#f3a800", "hidden": "#c2185b"}  # boxes: as they are; predicted but seen
 _TOP_TARGETS = 3
-_MOST_BYTES = 1_900_000  # of the rows of a page
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,42 +45,23 @@ class InspectedBatch:
     as_read: bool = False
 
 
-def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names, title: str) -> Iterator[str]:
-    """The page, part by part, without network access, at most 2 MB."""
-    batch = inspected.batch
-    rows = range(min(inspected.rows, batch.batch_size))
-    yield PAGE_HEAD.format(title=escaped(title, 120), style=PAGE_STYLE + CANVAS_STYLE + _STYLE)
-    yield f"<header><h1>{escaped(title, 200)}</h1>\n<dl class='details'>"
-    for name, count in inspected.counts.items():
-        yield f"<div><dt>{escaped(name.replace('_', ' '))}: counted</dt><dd>{count:,}</dd></div>"
-    yield "</dl></header>\n<main>\n" + banner_html(inspected.banner) + _DENOMINATORS
-    kinds = {kind for row in rows for kind in _kinds(inspected, row, tokenizer)}
-    marks = "".join(f"<span>{text}</span> " for kind, text in _MARKS if kind in kinds)
-    yield f'<p class="quiet legend">{marks}</p>\n'
-    room = _MOST_BYTES
-    for row in rows:
-        section = "".join(_row(inspected, row, tokenizer, names))
-        room -= len(section.encode("utf-8"))
-        if room < 0:
-            yield f"<p class='quiet'>{plural(len(rows) - row, 'row')} left out: the page would be too large.</p>\n"
-            break
-        yield section
-    yield "</main>\n</body>\n</html>\n"
+def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names, title: str) -> str:
+    """Returns the page, without network access, at most 2 MB."""
+    numbers = range(min(inspected.rows, inspected.batch.batch_size))
+    [rows] = page_sections([("", "", numbers)], lambda row: _row(inspected, row, tokenizer, names))
+    return rendered(
+        "batch.html", title=title, counts=inspected.counts, warning=inspected.banner, colours=_COLOURS,
+        marks={kind for row in numbers for kind in _kinds(inspected, row, tokenizer)}, rows=rows.rows,
+        left_out=rows.left_out,
+    )  # fmt: skip
 
 
 def write_batch_page(run_dir: Path, inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names) -> None:
-    page = "".join(batch_html(inspected, tokenizer, names, "First batch"))
-    write_bytes_atomically(run_dir / BATCH_PAGE, page.encode())
-
-
-_DENOMINATORS = (
-    '<p class="quiet counts-note">Counts of this micro-batch, of one process. A loss is a mean over their sum in a '
-    "whole step: of all its micro-batches and processes.</p>\n"
-)
+    write_bytes_atomically(run_dir / BATCH_PAGE, batch_html(inspected, tokenizer, names, "First batch").encode())
 
 
 def _kinds(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> Iterator[str]:
-    """Names in `_MARKS` of the marks that a row has."""
+    """Names of the marks that a row has, for the legend."""
     batch = inspected.batch
     predicted, there = _predicted(batch, row), batch.region_mask[row]
     masked = batch.masked_regions[row]
@@ -103,31 +84,13 @@ def _kinds(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> 
                 yield kind
 
 
-def _key(colour: str, text: str) -> str:
-    return f'<i class="key" style="background:{colour}"></i> {text}'
-
-
-_MARKS = (
-    ("seen", _key(_SEEN, "region as it is")),
-    ("predicted", _key(_PREDICTED, "region to predict, and seen")),
-    ("hidden", _key(_HIDDEN, "region that is hidden")),
-    ("word hidden", '<b class="piece hidden">[MASK]<b>word</b></b> hidden, to predict'),
-    ("word swapped", '<b class="piece swapped">other<b>word</b></b> replaced, to predict'),
-    ("word kept", '<b class="piece kept">word</b> left, to predict'),
-    ("named", '<b class="piece">word<sub>3</sub></b> names region 3'),
-)
-
-
-def _row(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer, names: Names) -> Iterator[str]:
+def _row(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer, names: Names) -> Markup:
     batch = inspected.batch
-    name = batch.sample_ids[row] if batch.sample_ids else f"row {row}"
-    yield f"<section><h2><bdi>{escaped(name, 200)}</bdi> <small>{escaped(_facts(batch, row))}</small></h2>\n"
-    yield f'<p class="quiet">{escaped(_sequence(inspected, row))}</p>\n'
-    yield f"<p class='pieces'>{''.join(_pieces(inspected, row, tokenizer))}</p>\n"
-    if int(batch.region_mask[row].sum()):
-        canvases, targets = "".join(_images(inspected, row)), _targets(batch, row, names)
-        yield f'<div class="canvases">{canvases}<div>{targets}</div></div>\n'
-    yield "</section>\n"
+    return rendered(
+        "batch_row.html", name=batch.sample_ids[row] if batch.sample_ids else f"row {row}", facts=_facts(batch, row),
+        sequence=_sequence(inspected, row), pieces=list(_pieces(inspected, row, tokenizer)),
+        images=list(_images(inspected, row)), targets=list(_targets(batch, row, names)),
+    )  # fmt: skip
 
 
 def _facts(batch: VLBatch, row: int) -> str:
@@ -148,25 +111,24 @@ def _sequence(inspected: InspectedBatch, row: int) -> str:
     return "sequence: " + " | ".join(streams)
 
 
-def _pieces(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> Iterator[str]:
+def _pieces(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> Iterator[dict[str, Any]]:
+    """Pieces of the text: what is there, what is to be predicted, and the number of a segment that begins."""
     batch = inspected.batch
     real = batch.text_mask[row]
     labels = None if batch.text_labels is None else batch.text_labels[row][real].tolist()
     segments, before, named = batch.text_segments[row][real].tolist(), 0, _named_regions(batch, row)
     for place, piece in enumerate(batch.text_ids[row][real].tolist()):
         label = IGNORE_INDEX if labels is None else labels[place]
-        if segments[place] != before:
-            before = segments[place]
-            yield f'<span class="segment">segment {before}</span> '
-        text = escaped(tokenizer.piece(piece), 40)
-        text += "".join(f"<sub>{region}</sub>" for region in named.get(place, ()))
-        if label == IGNORE_INDEX:
-            yield f'<span class="piece">{text}</span> '
-        elif piece == label:
-            yield f'<span class="piece kept">{text}</span> '
-        else:
-            kind = "hidden" if piece == tokenizer.mask_id else "swapped"
-            yield f'<span class="piece {kind}">{text}<b>{escaped(tokenizer.piece(label), 40)}</b></span> '
+        is_changed = label not in (IGNORE_INDEX, piece)
+        kind = "" if label == IGNORE_INDEX else "hidden" if piece == tokenizer.mask_id else "swapped"
+        yield {
+            "segment": None if segments[place] == before else segments[place],
+            "text": tokenizer.piece(piece),
+            "regions": named.get(place, ()),
+            "kind": "kept" if kind and not is_changed else kind,
+            "label": tokenizer.piece(label) if is_changed else "",
+        }
+        before = segments[place]
 
 
 def _named_regions(batch: VLBatch, row: int) -> dict[int, list[int]]:
@@ -180,8 +142,9 @@ def _named_regions(batch: VLBatch, row: int) -> dict[int, list[int]]:
     return named
 
 
-def _images(inspected: InspectedBatch, row: int) -> Iterator[str]:
-    """The regions of each of the row's images. Only the first has a known size; others reach as far as their boxes."""
+def _images(inspected: InspectedBatch, row: int) -> Iterator[tuple[Markup, str]]:
+    """The regions of each of the row's images, and why its photo is not there. Only the first has a known
+    size; others reach as far as their boxes."""
     batch = inspected.batch
     numbers = batch.region_mask[row].nonzero()[:, 0]
     images = numbers.new_zeros(len(numbers)) if batch.region_images is None else batch.region_images[row, numbers]
@@ -194,8 +157,7 @@ def _images(inspected: InspectedBatch, row: int) -> Iterator[str]:
             jpeg, why = None, "the size of a second photo is not in the batch"
         boxes = _boxes(inspected, row, of_image.tolist())
         canvas = box_canvas(boxes, (height, width), jpeg, description=f"regions of image {image + 1}")
-        note = f'<p class="quiet">Photo not shown: <bdi>{escaped(why, 400)}</bdi></p>' if jpeg is None else ""
-        yield f"<div>{canvas}{note}</div>"
+        yield canvas, why if jpeg is None else ""
 
 
 def _boxes(inspected: InspectedBatch, row: int, numbers: list[int]) -> list[DrawnBox]:
@@ -210,7 +172,7 @@ def _boxes(inspected: InspectedBatch, row: int, numbers: list[int]) -> list[Draw
         drawn.append(
             DrawnBox(
                 (x1, y1, x2, y2),
-                _HIDDEN if is_hidden else _PREDICTED if is_predicted else _SEEN,
+                _COLOURS["hidden" if is_hidden else "predicted" if is_predicted else "seen"],
                 label=f"{number}" if is_hidden or is_predicted or number in numbered else "",
                 tooltip=f"region {number}",
                 is_filled=is_hidden and not inspected.as_read,
@@ -227,19 +189,15 @@ def _predicted(batch: VLBatch, row: int) -> Tensor:
     return batch.region_mask[row].new_zeros(batch.region_mask.shape[1]) if mask is None else mask[row]
 
 
-def _targets(batch: VLBatch, row: int, names: Names) -> str:
-    """A table of the targets of predicted regions."""
+def _targets(batch: VLBatch, row: int, names: Names) -> Iterator[tuple[int, str, str]]:
+    """Number, look and target of each predicted region."""
     numbers = _predicted(batch, row).nonzero()[:, 0].tolist()
     if not numbers or batch.region_targets is None:
-        return '<p class="quiet">no region to predict</p>'
-    lines = []
+        return
     one = batch.row(row)
     assert one.region_target_mask is not None
     for number, target in zip(numbers, one.targets_of(one.region_target_mask), strict=True):
-        hidden = "hidden" if bool(batch.masked_regions[row, number]) else "seen"
-        words = escaped(_target_words(target, names))
-        lines.append(f"<tr><th scope='row'>{number}</th><td>{hidden}</td><td><bdi>{words}</bdi></td></tr>")
-    return f'<p class="quiet">regions to predict, and as what</p><table class="summary">{"".join(lines)}</table>'
+        yield number, "hidden" if bool(batch.masked_regions[row, number]) else "seen", _target_words(target, names)
 
 
 def _target_words(target: Tensor, names: Names) -> str:
@@ -250,21 +208,3 @@ def _target_words(target: Tensor, names: Names) -> str:
     return ", ".join(
         f"{names.of_model(label, len(target))} {float(target[label]):.2f}" for label in best if float(target[label])
     )
-
-
-_STYLE = """
-.pieces { line-height: 2.6; margin-bottom: 10px; }
-.piece { padding: 1px 3px; border-radius: 3px; }
-.piece b { display: inline-block; margin-left: 4px; font-weight: 650; }
-.piece.hidden { background: #c2185b; color: #fff; } .piece.swapped { background: #7a4fbf; color: #fff; }
-.piece.kept { background: #f3a800; color: #14171b; font-weight: 650; }
-.segment { font-size: 12px; color: var(--quiet); border-left: 2px solid var(--line); padding-left: 4px; }
-.key { display: inline-block; width: 12px; height: 12px; vertical-align: -1px; border: 1px solid var(--quiet); }
-.counts-note { margin-top: 12px; }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 20px; margin-top: 8px; }
-.legend .piece { font-weight: 400; } .legend b b, .legend .kept { font-weight: 650; }
-.summary { font-size: 13px; width: auto; }
-.summary th { padding: 2px 12px 2px 0; text-align: right; vertical-align: top; white-space: nowrap; }
-.summary td { padding: 2px 12px 2px 0; vertical-align: top; }
-.summary td:nth-child(2) { white-space: nowrap; } .summary td:last-child { overflow-wrap: anywhere; }
-"""

@@ -7,7 +7,7 @@ and in words.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,10 @@ import numpy as np
 
 from roibeam.features.folders.durable_files import read_regular_file, write_bytes_atomically
 from roibeam.features.folders.kept_work import DamagedError, check_sum, write_summed_json
-from roibeam.messages import escaped, plural
+from roibeam.messages import plural
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.console.progress import duration
-from roibeam.pipelines.common.page_layout import (
-    PAGE_END,
-    folded,
-    interval_bar,
-    note,
-    page_start,
-    table,
-    tiles,
-    verdict_markup,
-)
+from roibeam.pipelines.common.page_layout import rendered
 from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, less_is_better, measure_name
 from roibeam.pipelines.common.statistics.verdict import (
     INTERVALS,
@@ -38,6 +29,7 @@ from roibeam.pipelines.common.statistics.verdict import (
     mean_figure,
     sentence_of,
     verdict_of,
+    verdict_sentence,
 )
 from roibeam.pipelines.training.run_folder.files import PAGE_NAME
 
@@ -187,11 +179,11 @@ def write_evaluation_page(folder: Path, facts: Mapping[str, Any], figures: Seque
         The path of the page.
     """
     path = folder / PAGE_NAME
-    write_bytes_atomically(path, "".join(_page(facts, figures)).encode())
+    write_bytes_atomically(path, _page(facts, figures).encode())
     return path
 
 
-def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
+def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> str:
     checkpoint, question = facts["checkpoint"], facts["question"]
     shares = [figure for figure in figures if measure_name(figure.name).is_share]
     recalls = [figure for figure in shares if figure.name.endswith(_RECALLS)]
@@ -205,99 +197,77 @@ def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
     run = source if checkpoint["step"] is None else source.absolute().parents[2]
     good = "; ".join(sentence_of(figure) for figure in first)
     way = " end to end" if checkpoint["end_to_end"] else ""
-    yield page_start(
-        f"Evaluation of {run.name}",
-        f"{model}{way}{step}, evaluated on {scope} of the store {facts['store']['path']}.",
-        f"{good[0].upper()}{good[1:]}." if good else "",
-    )
-    for remark in facts["remarks"]:
-        yield note("Note:", remark)
-    yield tiles(
-        [
-            ("captions", f"{question['captions']:,}"),
-            ("images", f"{question['images']:,}"),
-            ("time", duration(facts["seconds"])),
-        ]
-    )
+    sections = []
     if answers:
         known = any(figure.words_alone is not None for figure in answers)
-        yield _section("Right answers", _LEGEND_WITH_WORDS if known else _LEGEND, answers)
+        sections.append(_section("Right answers", _LEGEND_WITH_WORDS if known else _LEGEND, answers))
     if recalls:
         total = 100 * sum(figure.value or 0 for figure in recalls)
         remark = f"found among the first 1, 5 and 10; sum of the {len(recalls)}: {total:.1f}"
-        yield _section("Retrieval", remark, [*recalls, *ranks])
+        sections.append(_section("Retrieval", remark, [*recalls, *ranks]))
     if losses:
-        yield _section("Losses", "less is better", losses)
-    yield _question(facts, with_words=any(figure.words_alone is not None for figure in figures))
-    yield PAGE_END
+        sections.append(_section("Losses", "less is better", losses))
+    return rendered(
+        "evaluation.html",
+        title=f"Evaluation of {run.name}",
+        summary=[
+            verdict_sentence(first),
+            f"{model}{way}{step}, evaluated on {scope} of the store {facts['store']['path']}.",
+            f"{good[0].upper()}{good[1:]}." if good else "",
+        ],
+        remarks=facts["remarks"],
+        question=question,
+        time=duration(facts["seconds"]),
+        sections=sections,
+        intervals=INTERVALS,
+        with_words=any(figure.words_alone is not None for figure in figures),
+        settings=_settings(facts),
+    )
 
 
-def _section(title: str, remark: str, figures: Sequence[Figure]) -> str:
+def _section(title: str, remark: str, figures: Sequence[Figure]) -> tuple[str, str, list[str], list[list[Any]]]:
+    """Title, remark, head and rows of the table of these figures."""
     drawn = any(measure_name(figure.name).is_share for figure in figures)
     left_out = set() if any(figure.words_alone is not None for figure in figures) else {WORDS_ALONE}
     left_out |= set() if drawn else {_HEAD[-1]}
     columns = [place for place, name in enumerate(_HEAD) if name not in left_out]
-    head = [_HEAD[place] for place in columns]
     rows = [[row[place] for place in columns] for row in map(_row, figures)]
-    numbers = range(1, head.index("in words"))
-    return (
-        f"<section><h2>{title} <small>{escaped(remark)}</small></h2>\n{table(head, rows, numbers=numbers)}</section>\n"
-    )
+    return title, remark, [_HEAD[place] for place in columns], rows
 
 
-def _row(figure: Figure) -> list[str]:
+def _row(figure: Figure) -> list[Any]:
     called = measure_name(figure.name)
-    interval = ""
+    interval, bar = "", None
     if figure.low is not None and figure.high is not None:
         interval = f"{called.formatted(figure.low)} to {called.formatted(figure.high)}"
-    bar = ""
     if called.is_share and figure.value is not None:
         label = f"{called.formatted(figure.value)}, interval {interval}, chance {called.formatted(figure.chance)}"
         if figure.words_alone is not None:
             label += f", {WORDS_ALONE} {called.formatted(figure.words_alone)}"
-        bar = interval_bar(figure.value, figure.low, figure.high, figure.chance, figure.words_alone, label=label)
+        bar = {
+            "value": figure.value, "low": figure.low, "high": figure.high, "level": figure.chance,
+            "second": figure.words_alone, "label": label,
+        }  # fmt: skip
+    levels = (figure.chance, figure.words_alone, figure.best_possible)
     return [
-        escaped(called.title),
+        called.title,
         called.formatted(figure.value),
         interval,
-        "" if figure.chance is None else called.formatted(figure.chance),
-        "" if figure.words_alone is None else called.formatted(figure.words_alone),
-        "" if figure.best_possible is None else called.formatted(figure.best_possible),
+        *("" if level is None else called.formatted(level) for level in levels),
         f"{figure.items:,}",
-        verdict_markup(verdict_of(figure)),
+        verdict_of(figure),
         bar,
     ]
 
 
-def _question(facts: Mapping[str, Any], *, with_words: bool) -> str:
-    question, settings = facts["question"], facts["settings"]
-    folds = "" if question["folds"] == 1 else f", in {question['folds']} parts that are searched by themselves"
-    what = (
-        f"15 % of the words and of the regions were hidden, by seed {question['seed']}, and each was to be guessed. "
-        f"For matching, each caption stood once beside its image and once beside another one. For retrieval, all "
-        f"captions stood beside all images{folds}. {INTERVALS} Chance is what a guess reaches that is always the "
-        f"commonest answer, or drawn. The page of a training run asks by the training rules of its system, with other "
-        f"masks, so its numbers differ from these."
-    )
-    if with_words:
-        what += (
-            " Words alone is what counting neighbouring words of the captions that the run was trained on finds, "
-            "without any picture. A model that is trained on words alone may find more."
-        )
+def _settings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     named = {
         "checkpoint": facts["checkpoint"]["source"],
         "weights": facts["checkpoint"]["weights"],
         "store": facts["store"]["path"],
         "captions": (facts.get("asked") or {}).get("captions") or "those that the store keeps",
-        "captions digest": question["captions_digest"],
+        "captions digest": facts["question"]["captions_digest"],
         "torch": facts["torch"],
-        **settings,
+        **facts["settings"],
     }
-    rows = [
-        [escaped(name), escaped(value if isinstance(value, str) else json.dumps(value))]
-        for name, value in named.items()
-    ]
-    return (
-        f"<section><h2>Questions and settings</h2>\n<p>{what}</p>\n"
-        f"{folded('Checkpoint, store and settings', table(['setting', 'value'], rows))}</section>\n"
-    )
+    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in named.items()]

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from roibeam.messages import plural
 from roibeam.pipelines.common.statistics.measure_names import WORDS_ALONE, less_is_better, measure_name
 
 RESAMPLES = 2000
@@ -255,6 +256,19 @@ def sentence_of(figure: Figure) -> str:
     if figure.words_alone is not None:
         beside.append(f"{WORDS_ALONE}: {called.formatted(figure.words_alone)}")
     return f"{text} ({'; '.join(beside)})" if beside else text
+
+
+def verdict_sentence(figures: Sequence[Figure]) -> str:
+    """Which of the figures are better than chance; "" where none can be compared with it."""
+    judged = [figure for figure in figures if verdict_of(figure)]
+    good = [figure for figure in judged if verdict_of(figure) in ("clearly above chance", "better than chance")]
+    if not judged:
+        return ""
+    if not good:
+        return "The model learned nothing that can be told from chance."
+    names = [measure_name(figure.name).lower_title.replace(":", "") for figure in good]
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"The model is clearly better than chance in {len(good)} of {plural(len(judged), 'measure')}: {listed}."
 
 
 def lacks_intervals(figures: Sequence[Figure]) -> bool:

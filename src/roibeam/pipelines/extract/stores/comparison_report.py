@@ -6,14 +6,17 @@ Reads nothing; the page loads nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roibeam.features.store_comparison import ImageComparison, StoreComparison
-from roibeam.messages import escaped, plural, printable
-from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.common.page_layout import PAGE_END, PAGE_HEAD, PAGE_STYLE, Banner, banner_html
+from markupsafe import Markup
 
+from roibeam.features.store_comparison import ImageComparison, StoreComparison
+from roibeam.messages import plural, printable
+from roibeam.pipelines.common.charts import DrawnBox, box_canvas
+from roibeam.pipelines.common.page_layout import Banner, rendered
+
+_Line = tuple[str, str, str, str]
 _MATCHED, _UNMATCHED = "#a1caf1", "#ff3ea5"
 _NAMED = 10  # boxes of a picture with class and score beside them: more labels hide the photo
 _HASH = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{48}\b")
@@ -83,81 +86,23 @@ def comparison_html(
     rows: Sequence[tuple[str, str]],
     pictures: Sequence[ComparedImage],
     banners: Sequence[Banner] = (),
-) -> Iterator[str]:
-    """The page, part by part.
+) -> str:
+    """Returns the page.
 
     Args:
         rows: (what, figure), as the terminal shows them.
         pictures: of the worst images that differ, worst first.
     """
-    yield PAGE_HEAD.format(title="Comparison of two stores", style=PAGE_STYLE + CANVAS_STYLE + _OWN_STYLE)
-    sides = (("left", found.left.name), ("right", found.right.name))
-    details = "".join(f"<div><dt>{side}</dt><dd><bdi>{escaped(name, 300)}</bdi></dd></div>" for side, name in sides)
-    yield f'<header><h1>Comparison of two stores</h1>\n<dl class="details">{details}</dl></header>\n<main>\n'
-    yield from _verdict(found)
-    yield from map(banner_html, banners)
-    body = "".join(
-        f'<tr><th scope="row">{escaped(what.strip(), 60)}</th><td><bdi>{escaped(_short(figure), 400)}</bdi></td></tr>'
-        for what, figure in rows
-    )
-    yield f'<table class="summary">{body}</table>\n'
-    for note in found.notes:
-        yield f'<p class="quiet remark">{escaped(_short(note), 2000)}</p>\n'
-    for side in (found.left, found.right):
-        if not side.bad_entries:
-            continue
-        total = sum(side.bad_entries.values())
-        yield f"<section><h2>Entries that cannot be used <small>{total:,} of {escaped(side.name)}</small></h2>\n<ul>"
-        for entry in side.first_bad_entries:
-            yield f'<li class="id"><bdi>{escaped(entry, 400)}</bdi></li>'
-        yield "</ul></section>\n"
-    yield from _pictures(found, pictures)
-    yield PAGE_END
+    return rendered(
+        "comparison.html", title="Comparison of two stores", found=found, rows=rows, pictures=pictures,
+        banners=banners, facts=_facts, canvas=_canvas, regions=_regions, short_hashes=_short_hashes, matched=_MATCHED,
+        unmatched=_UNMATCHED,
+    )  # fmt: skip
 
 
-def _short(text: str) -> str:
+def _short_hashes(text: str) -> str:
     """The text with the first quarter of each long hash."""
     return _HASH.sub(r"\1…", text)
-
-
-def _verdict(found: StoreComparison) -> Iterator[str]:
-    if found.equal:
-        yield (
-            '<p class="note equal"><b>Equal</b> within the tolerances: every region matched within 0.1 px, '
-            f"features, scores and distributions within {found.max_error:g}.</p>\n"
-        )
-        return
-    items = "".join(f"<li>{escaped(_short(difference), 400)}</li>" for difference in found.differences)
-    yield f'<div class="note"><b>They differ.</b><ul>{items}</ul></div>\n'
-
-
-def _pictures(found: StoreComparison, pictures: Sequence[ComparedImage]) -> Iterator[str]:
-    if not pictures:
-        if found.num_common:
-            yield f'<p class="quiet remark">No picture is shown: {_all_alike(found)}.</p>\n'
-        return
-    yield (
-        f"<section><h2>Worst images <small>{len(pictures):,} of {found.num_common:,}, worst first</small></h2>\n"
-        f'<p class="quiet legend"><i class="key" style="background:{_MATCHED}"></i> a pair, with its number &nbsp; '
-        f'<i class="key" style="background:{_UNMATCHED}"></i> no partner of IoU &ge; 0.5</p>\n'
-    )
-    names = (found.left.name, found.right.name)
-    for picture in pictures:
-        figures = picture.figures
-        other_id = f" / {escaped(figures.right_id, 80)}" if figures.right_id != figures.image_id else ""
-        sides = zip(("left", "right"), names, (picture.left, picture.right), strict=True)
-        yield (
-            f'<figure class="pair"><figcaption><bdi class="id">{escaped(figures.image_id, 80)}{other_id}</bdi>'
-            f"{''.join(f'<span>{escaped(fact)}</span>' for fact in _facts(figures))}</figcaption>"
-            f'<div class="canvases">{"".join(_side(*side) for side in sides)}</div>{_regions(picture)}</figure>\n'
-        )
-    yield "</section>\n"
-
-
-def _all_alike(found: StoreComparison) -> str:
-    if found.equal:
-        return f"the {plural(found.num_common, 'image')} of both sides are equal within the tolerances"
-    return "the images of both sides that were looked at are equal within the tolerances"
 
 
 def _facts(figures: ImageComparison) -> list[str]:
@@ -189,8 +134,8 @@ def _facts(figures: ImageComparison) -> list[str]:
     return facts
 
 
-def _side(which: str, name: str, side: ComparedSide) -> str:
-    """The picture of one side with its caption."""
+def _canvas(which: str, side: ComparedSide) -> Markup:
+    """The picture of one side."""
     # Drawn on top with a label: pairs in their order, so that both sides name the same ones; then unmatched regions.
     pairs = sorted((box for box in side.boxes if box.pair is not None), key=lambda box: box.pair or 0)
     alone = [box for box in side.boxes if box.pair is None]
@@ -198,12 +143,9 @@ def _side(which: str, name: str, side: ComparedSide) -> str:
     named = {*map(id, pairs[:half]), *map(id, alone[: _NAMED - min(half, len(pairs))])}
     drawn = [_drawn(box, is_named=id(box) in named) for box in (*alone, *pairs)]
     drawn.sort(key=lambda box: not box.label)
-    canvas = box_canvas(
+    return box_canvas(
         drawn, side.image_hw, side.thumbnail_jpeg, description=f"{which}: {plural(len(side.boxes), 'region')}"
     )
-    missing = f'<p class="quiet"><bdi>{escaped(side.missing)}</bdi></p>' if side.missing else ""
-    caption = f"<b>{which}</b> <bdi>{escaped(name, 200)}</bdi>, {plural(len(side.boxes), 'region')}"
-    return f'<div class="side"><p class="which">{caption}</p>{canvas}{missing}</div>'
 
 
 def _drawn(box: ComparedBox, *, is_named: bool) -> DrawnBox:
@@ -214,46 +156,19 @@ def _drawn(box: ComparedBox, *, is_named: bool) -> DrawnBox:
     return DrawnBox(box.box, _UNMATCHED if box.pair is None else _MATCHED, label, tooltip)
 
 
-def _regions(picture: ComparedImage) -> str:
-    """Every region of both sides with class and score, pairs first, to be unfolded."""
+def _regions(picture: ComparedImage) -> tuple[list[_Line], list[_Line]]:
+    """Every region of both sides with class and score: pairs, and those without a partner."""
     sides = (picture.left, picture.right)
     of_pair = [{box.pair: box for box in side.boxes if box.pair is not None} for side in sides]
-    lines = []
+    pairs = list[_Line]()
     for number in sorted(of_pair[0]):
         left, right = of_pair[0][number], of_pair[1].get(number)
         moved = "" if left.moved_px is None else f"{left.moved_px:.2f}"
-        lines.append((f"{number}", left.name, "" if right is None else right.name, moved))
-    for place, side in enumerate(sides):
-        for box in side.boxes:
-            if box.pair is None:
-                lines.append(("", *(("", box.name) if place else (box.name, "")), ""))
-    body = "".join(f"<tr>{''.join(f'<td>{escaped(cell, 60)}</td>' for cell in line)}</tr>" for line in lines)
-    return (
-        f"<details><summary>all regions: {plural(len(of_pair[0]), 'pair')}, "
-        f"{len(lines) - len(of_pair[0]):,} without a partner</summary><table class='regions'>"
-        "<thead><tr><th>pair</th><th>left</th><th>right</th><th>moved, px</th></tr></thead>"
-        f"<tbody>{body}</tbody></table></details>"
-    )
-
-
-_OWN_STYLE = """
-.summary { margin-top: 16px; font-size: 13px; }
-.summary th { width: 180px; padding: 3px 16px 3px 0; color: var(--quiet); vertical-align: top; }
-.summary td { padding: 3px 0; overflow-wrap: anywhere; }
-.remark { margin-top: 12px; overflow-wrap: anywhere; }
-.note ul { margin: 4px 0 0; padding-left: 20px; }
-.note li { overflow-wrap: anywhere; }
-.note.equal { background: var(--frame); border-left-color: var(--bar); }
-.key { display: inline-block; width: 12px; height: 12px; vertical-align: -1px; border: 1px solid var(--quiet); }
-.legend { margin-bottom: 12px; }
-.pair { margin-bottom: 28px; }
-.pair > figcaption { padding: 0 0 6px; }
-.side { min-width: 0; }
-.which { margin-bottom: 4px; font-size: 13px; overflow-wrap: anywhere; }
-details { margin-top: 8px; font-size: 13px; }
-summary { color: var(--quiet); cursor: pointer; }
-.regions { margin-top: 6px; max-width: 640px; }
-.regions th { color: var(--quiet); }
-.regions th, .regions td { padding: 1px 12px 1px 0; text-align: left; overflow-wrap: anywhere; }
-@media (max-width: 640px) { .summary th { width: 120px; } }
-"""
+        pairs.append((f"{number}", left.name, "" if right is None else right.name, moved))
+    alone = [
+        ("", "" if place else box.name, box.name if place else "", "")
+        for place, side in enumerate(sides)
+        for box in side.boxes
+        if box.pair is None
+    ]
+    return pairs, alone

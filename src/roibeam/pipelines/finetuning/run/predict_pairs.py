@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from markupsafe import Markup
 
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.store import FeatureStore
-from roibeam.messages import escaped, plural
-from roibeam.pipelines.common.charts import CANVAS_STYLE, box_canvas
+from roibeam.messages import plural
+from roibeam.pipelines.common.charts import box_canvas
 from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
-from roibeam.pipelines.common.page_layout import PAGE_END, banner_html, note, page_start
+from roibeam.pipelines.common.page_layout import page_sections, rendered
 from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, stored_photos
 from roibeam.pipelines.data.compatibility import HeldOutOptions
 from roibeam.pipelines.extract.store_page import warning_of_store
@@ -53,7 +54,6 @@ from roibeam.pipelines.finetuning.run.predict_request import (
     checkpoints_of,
 )
 from roibeam.pipelines.finetuning.run.predict_run import PredictResult, TrainedTask, card_facts, model_facts
-from roibeam.pipelines.finetuning.run.prediction_page import page_card, page_sections
 from roibeam.pipelines.finetuning.run.result_parts import result_lock
 from roibeam.pipelines.finetuning.run.task_data import StoreImages, check_ids
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
@@ -109,16 +109,17 @@ def write_retrieval_page(
     ids = {image: group.images[0] for image, group in groups.items()}
     names = [scores.images[number] for each in queries.values() for query in each for number, _ in query.found]
     photos = stored_photos([store], dict.fromkeys(ids[name] for name in names))
-    page = [
-        page_start(title, summary, style=CANVAS_STYLE + _STYLE),
-        banner_html(warning_of_store(store.manifest)),
-        *(note("Note:", remark) for remark in remarks),
-        '<p class="quiet">The five pictures that score best, the best first; the right one has a frame.</p>\n',
-        *page_sections(queries, lambda query: _query(query, scores, ids, store, photos), "caption"),
-        page_card(facts),
-        PAGE_END,
-    ]
-    write_bytes_atomically(path, "".join(page).encode("utf-8"))
+    page = rendered(
+        "retrieval.html", title=title, summary=[summary], warning=warning_of_store(store.manifest), remarks=remarks,
+        queries=page_sections(
+            [(name, "", each) for name, each in queries.items()],
+            lambda query: rendered(
+                "retrieval_query.html", query=query, images=list(_images(query, scores, ids, store, photos))
+            ),
+        ),
+        facts=facts,
+    )  # fmt: skip
+    write_bytes_atomically(path, page.encode("utf-8"))
 
 
 def _chosen_queries(scores: PairScores, texts: Sequence[str]) -> dict[str, list[_Query]]:
@@ -155,14 +156,10 @@ def _one_per_image(numbers: Sequence[int], image_of: Sequence[int]) -> list[int]
     return list({image_of[number]: number for number in reversed(numbers)}.values())[::-1]
 
 
-def _query(
+def _images(
     query: _Query, scores: PairScores, ids: Mapping[str, str], store: FeatureStore, photos: Mapping[str, PhotoOrReason]
-) -> Iterator[str]:
-    yield (
-        f'<article class="query"><p class="question"><bdi>{escaped(query.text, 600)}</bdi></p>\n'
-        f'<p class="quiet id">{escaped(query.caption, 80)}: its picture has rank {query.rank:,}</p>\n'
-        f'<div class="found">'
-    )
+) -> Iterator[tuple[str, bool, str, Markup, str]]:
+    """Name of each found image, whether it is the right one, its rank in words, its canvas, and why it has no photo."""
     for place, (number, score) in enumerate(query.found):
         image = scores.images[number]
         meta = store.meta(ids[image])
@@ -171,22 +168,7 @@ def _query(
         rank = place + 1 if place < TOP else query.rank
         words = f"rank {rank:,}{', the right one' if is_right else ''}, score {score:.3f}"
         canvas = box_canvas([], (meta.height, meta.width), jpeg, description=f"{image}: {words}")
-        unseen = f'<p class="quiet">Photo not shown: <bdi>{escaped(why, 200)}</bdi></p>' if jpeg is None else ""
-        yield (
-            f'<div class="{"right" if is_right else "other"}">{canvas}<p class="quiet id">{escaped(image, 80)}</p>'
-            f'<p class="quiet">{words}</p>{unseen}</div>'
-        )
-    yield "</div></article>\n"
-
-
-_STYLE = """
-.query { padding: 14px 0; border-top: 1px solid var(--line); break-inside: avoid; }
-.query .question { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
-.query .found { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; }
-.query .found > div { padding: 4px; border: 3px solid transparent; border-radius: 4px; min-width: 0; }
-.query .found > .right { border-color: #2f9e5f; }
-.query .found p { overflow-wrap: anywhere; margin: 2px 0; }
-"""
+        yield image, is_right, words, canvas, why if jpeg is None else ""
 
 
 logger = logging.getLogger(__name__)

@@ -8,20 +8,21 @@ joined as the parts are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import escaped, plural, printable
-from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.common.page_layout import PAGE_END, Banner, banner_html, folded, note, page_start, table
+from roibeam.messages import plural, printable
+from roibeam.pipelines.common.charts import DrawnBox, box_canvas
+from roibeam.pipelines.common.page_layout import Banner, page_sections, rendered
 from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, stored_photos
 from roibeam.pipelines.data.vocabulary import Names
 from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
@@ -316,7 +317,6 @@ def _short(text: str) -> str:
 
 
 _PREDICTED, _RIGHT, _QUIET, _NAMED = "#f3a800", "#2f9e5f", "#aeb6c2", "#4a7ab5"
-_MOST_BYTES = 1_900_000  # of the rows of a page
 _REGIONS = 6  # of a photo
 _LEGENDS = {
     "regions": "Boxes: the predicted one, the right one where that is known, and the next best candidates.",
@@ -358,49 +358,21 @@ def write_prediction_page(
         [] if store is None else [store],
         dict.fromkeys(image for rows in chosen.values() for r in rows for image in r["images"]),
     )
+
+    def markup(row: Mapping[str, Any]) -> Markup:
+        images = [] if store is None else list(_images(row, store, photos))
+        choices = [
+            ({"words": words, "is_right": is_right}, f"{100 * share:.1f} %") for words, share, is_right in row["top"]
+        ]
+        return rendered("prediction_row.html", row=row, choices=choices, images=images)
+
     kinds = dict.fromkeys(_kind(row) for rows in chosen.values() for row in rows if row["images"])
-    titled = {"{} <small>{}</small>".format(*_TITLES[name]): rows for name, rows in chosen.items()}
-    page = [
-        page_start(title, summary, style=CANVAS_STYLE + _STYLE) + banner_html(banner),
-        *(note("Note:", remark) for remark in remarks),
-        f'<p class="quiet">{" ".join(_LEGENDS[kind] for kind in kinds)}</p>\n',
-        *page_sections(
-            titled, lambda row: _row(row, "" if store is None else "".join(_images(row, store, photos))), "row"
-        ),
-        page_card(facts) + PAGE_END,
-    ]
-    write_bytes_atomically(path, "".join(page).encode("utf-8"))
-
-
-def page_sections(
-    sections: Mapping[str, Sequence[Any]], markup_of: Callable[[Any], Iterable[str]], unit: str
-) -> Iterator[str]:
-    """Sections of a page by their headings, as much of them as a page may hold.
-
-    Args:
-        markup_of: what stands in a section -> its parts.
-        unit: name of one of these, in the singular.
-    """
-    room = _MOST_BYTES
-    for heading, rows in sections.items():
-        yield f"<section><h2>{heading}</h2>\n"
-        if not rows:
-            yield '<p class="quiet">none</p>\n'
-        for place, row in enumerate(rows):
-            markup = "".join(markup_of(row))
-            room -= len(markup.encode("utf-8"))
-            if room < 0:
-                left = plural(len(rows) - place, unit)
-                yield f'<p class="quiet">{left} left out: the page would be too large.</p>\n'
-                break
-            yield markup
-        yield "</section>\n"
-
-
-def page_card(facts: Sequence[tuple[str, str]]) -> str:
-    """Section with a card's lines, name and value."""
-    lines = [[escaped(name), escaped(value, 1000)] for name, value in facts]
-    return f"<section><h2>The card</h2>\n{folded('How this was made', table(['what', 'value'], lines))}</section>\n"
+    page = rendered(
+        "prediction.html", title=title, summary=[summary], warning=banner, remarks=remarks, facts=facts,
+        legends=[_LEGENDS[kind] for kind in kinds],
+        rows=page_sections([(*_TITLES[name], rows) for name, rows in chosen.items()], markup),
+    )  # fmt: skip
+    write_bytes_atomically(path, page.encode("utf-8"))
 
 
 def _kind(row: Mapping[str, Any]) -> str:
@@ -408,22 +380,10 @@ def _kind(row: Mapping[str, Any]) -> str:
     return "regions" if row["boxes"] is not None else "named" if row["tags"] else "best"
 
 
-def _row(row: Mapping[str, Any], images: str) -> Iterator[str]:
-    texts = "".join(f"<p class='question'><bdi>{escaped(text, 600)}</bdi></p>" for text in row["text"])
-    yield f'<article class="prediction"><div>{texts}<p class="quiet id">{escaped(row["id"], 80)}</p>\n'
-    yield f"<p><b>predicted</b> <bdi>{escaped(row['said'], 300) or 'nothing'}</bdi></p>\n"
-    if row["value"] is not None:
-        right = escaped(row["right"], 300) or "none of the possible answers"
-        yield f"<p><b>right</b> <bdi>{right}</bdi></p>\n<p><b>worth</b> {100 * row['value']:.0f} %</p>\n"
-    lines = [
-        [f"<bdi>{escaped(words, 200)}</bdi>{' <b>right</b>' if is_right else ''}", f"{100 * share:.1f} %"]
-        for words, share, is_right in row["top"]
-    ]
-    yield (table(["choices", "share"], lines, numbers=[1]) if lines else "") + "</div>\n"
-    yield f'<div class="canvases">{images}</div></article>\n'
-
-
-def _images(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, PhotoOrReason]) -> Iterator[str]:
+def _images(
+    row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, PhotoOrReason]
+) -> Iterator[tuple[str, Markup, str]]:
+    """Id and canvas of each image of a row, and why its photo is not there."""
     for number, image_id in enumerate(row["images"]):
         record = store.get(image_id, copy=False, check=True)
         jpeg, why = photos.get(image_id, (None, "the store has no such image"))
@@ -435,8 +395,7 @@ def _images(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, Ph
             boxes = list(_best_boxes(record, Names(store.vocabulary["classes"] or ())))
         described = f"image {number + 1} of {row['id']}, with {plural(len(boxes), 'box', 'boxes')}"
         canvas = box_canvas(boxes, (record.height, record.width), jpeg, description=described)
-        unseen = f'<p class="quiet">Photo not shown: <bdi>{escaped(why, 400)}</bdi></p>' if jpeg is None else ""
-        yield f'<div>{canvas}<p class="quiet id">{escaped(image_id, 200)}</p>{unseen}</div>'
+        yield image_id, canvas, why if jpeg is None else ""
 
 
 def _chosen_boxes(row: Mapping[str, Any]) -> list[DrawnBox]:
@@ -467,17 +426,3 @@ def _best_boxes(record: RegionRecord, names: Names) -> Iterator[DrawnBox]:
 def _corners(record: RegionRecord, region: int) -> tuple[float, float, float, float]:
     x1, y1, x2, y2 = record.boxes[region].tolist()
     return x1, y1, x2, y2
-
-
-_STYLE = """
-.prediction { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 8px 24px; padding: 14px 0;
-  border-top: 1px solid var(--line); break-inside: avoid; }
-.prediction:first-of-type { border-top: 0; }
-.prediction p { overflow-wrap: anywhere; }
-.prediction .question { font-size: 15px; font-weight: 600; }
-.prediction b { font-weight: 400; color: var(--quiet); margin-right: 6px; }
-.prediction .table { margin-top: 8px; }
-.prediction .table b { margin: 0 0 0 6px; color: var(--series-2); font-weight: 600; }
-.prediction .canvases { grid-template-columns: repeat(auto-fit, minmax(min(260px, 100%), 1fr)); }
-@media (max-width: 640px) { .prediction { grid-template-columns: minmax(0, 1fr); } }
-"""

@@ -321,8 +321,18 @@ def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions)
 
 def _people(group: TaskGroup) -> str:
     """People's answers, the most common one first."""
-    counts = Counter(each.answer for each in group.facts["answers"])
-    return ", ".join(f"{answer} ({times})" for answer, times in counts.most_common())
+    return _counted(each.answer for each in group.facts["answers"])
+
+
+def _counted(answers: Iterable[str]) -> str:
+    """Answers with how many people gave each; of a single one the answer alone."""
+    counts = Counter(answers)
+    of = f" of {counts.total()} people"
+    return (
+        ", ".join(f"{answer} ({times}{of})" for answer, times in counts.most_common())
+        if len(counts) > 1
+        else "".join(counts)
+    )
 
 
 def _annotations(folder: Path, split: str) -> Path:
@@ -468,7 +478,7 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
         mirrored=lambda group: _mirrored(group, chosen, options),
         splits=_SPLITS,
         has_label=lambda group: bool(group.facts["answers"]),
-        right_words=lambda group: ", ".join(f"{each} ({n})" for each, n in Counter(group.facts["answers"]).items()),
+        right_words=lambda group: _counted(group.facts["answers"]),
         reported_by="labels",
     )
 

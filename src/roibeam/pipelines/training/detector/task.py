@@ -305,6 +305,7 @@ def train_detector(
         },
         recorded={
             "root": photos.root,
+            "photos": len(photos.images),
             "torch": torch.__version__,
             "torchvision": torchvision.__version__,
             **photos.facts(),

@@ -51,7 +51,10 @@ def drawn_curves(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated:
 
 def run_plots(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated: str) -> Iterator[Plot]:
     """See `drawn_curves`: losses and accuracies first, then numbers of evaluations alone, then the rates."""
-    of_steps, of_evaluations = names_of(lines), names_of(evaluations)
+    # A loss that is 0 at every step has nothing to judge, such as that of attributes of a detector without any.
+    can_be_0 = [name for name in names_of(lines) if name in _RATES or measure_name(name).is_share]
+    of_steps = [name for name in names_of(lines) if name in can_be_0 or any(line.get(name) for line in lines)]
+    of_evaluations = names_of(evaluations)
     for name in (name for name in of_steps if name not in _RATES):
         yield _measure_plot(name, lines, evaluations if name in of_evaluations else (), levels, evaluated=evaluated)
     alone = [name for name in of_evaluations if name not in of_steps]

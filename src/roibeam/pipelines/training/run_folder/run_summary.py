@@ -245,7 +245,7 @@ def data_sentence(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]])
     if recorded.get("text_files"):
         return f"on text alone, {', '.join(map(str, recorded['text_files']))}"
     if "labels" in config["task"] and recorded.get("root"):
-        return f"on about {plural(samples, 'labelled photo')} of {recorded['root']}"
+        return f"on {plural(recorded.get('photos', samples), 'labelled photo')} of {recorded['root']}"
     return f"on {plural(samples, 'sample')}"
 
 
