@@ -136,7 +136,7 @@ def test_page_terminal_and_score_stand_beside_chance(roibeam: Cli, labels: Label
     shown = next(line for line in done.out.splitlines() if line.startswith("accuracy "))
     assert shown.split()[1:] == ["87.50", f"{100 * commonest:.2f}", str(len(rows)), "100.00"], done.out
     assert "The interval of these figures over images is not known" in done.out
-    assert "<b>No verdict.</b>" in (tmp_path / "run" / "report.html").read_text()
+    assert "<b>Note:</b> The interval of these figures" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_question_in_python_has_the_numbers_of_predict(labels: Labels, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_how_good_it_is_stands_beside_chance_in_words(tmp_path: Path) -> None:
     page = write_training_page(tmp_path / "run", best_step=None).read_text()
     words, matching = "masked words 40.0 % right (clearly above chance, which is 12.0 %)", "matching 49.0 % right (at"
     assert f"{words}; {matching} chance, which is 50.0 %)" in page
-    assert "roibeam evaluate asks all systems alike" in page and "No verdict" not in page
+    assert "roibeam evaluate asks all systems alike" in page and "interval of these figures" not in page
     loss = cells(page, "Masked words: loss")
     assert loss[:3] == ["2.000", "1.500 to 2.500", "5.500"] and "better than chance" in loss[4]
     assert cells(page, "Alone: right") == ["90.0 %", "", "", "", ""]  # no chance is known, so there is no verdict
@@ -107,7 +107,7 @@ def test_an_old_run_without_intervals_gets_no_verdict_and_says_why(tmp_path: Pat
     page = write_training_page(tmp_path / "run", best_step=None).read_text()
     assert "masked words 13.5 % right (chance: 10.0 %)." in page and "clearly above" not in page
     assert cells(page, "Masked words: right") == ["13.5 %", "", "10.0 %", "281", ""]
-    assert "<b>No verdict.</b> The interval of these figures over images is not known" in page
+    assert "<b>Note:</b> The interval of these figures over images is not known" in page
 
 
 def test_a_stopped_run_is_drawn_beside_chance_and_its_legend_names_only_what_is_drawn() -> None:

@@ -108,9 +108,9 @@ NOT_KNOWN = (
     "was evaluated by an earlier version. roibeam evaluate, or roibeam score of a task, measures it."
 )
 AT_CHANCE = (
-    "No figure is better than chance. What helps, in this order: more training steps (a small model needs some 2,000), "
-    "more training data, another learning rate (the training loss falls where it is right). Where intervals are wide, "
-    "evaluate more images."
+    "The model learned nothing that can be told from chance. What helps, in this order: more training steps (a small "
+    "model needs some 2,000), more training data, another learning rate (the training loss falls where it is right). "
+    "Where intervals are wide, evaluate more images."
 )
 BESIDE = "beside"  # key of evaluation.jsonl: intervals and baselines of its numbers
 _KEPT = ("low", "high", "chance", "items")  # of each number, there
@@ -265,7 +265,7 @@ def verdict_sentence(figures: Sequence[Figure]) -> str:
     if not judged:
         return ""
     if not good:
-        return "The model learned nothing that can be told from chance."
+        return AT_CHANCE
     names = [measure_name(figure.name).lower_title.replace(":", "") for figure in good]
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     return f"The model is clearly better than chance in {len(good)} of {plural(len(judged), 'measure')}: {listed}."
@@ -281,8 +281,8 @@ def remark_on(figures: Sequence[Figure]) -> str:
     """`NOT_KNOWN`, `AT_CHANCE` where there are verdicts and none is good, else ""."""
     if lacks_intervals(figures):
         return NOT_KNOWN
-    verdicts = set(map(verdict_of, figures)) - {""}
-    return AT_CHANCE if verdicts and not verdicts & {"clearly above chance", "better than chance"} else ""
+    sentence = verdict_sentence(figures)
+    return sentence if sentence == AT_CHANCE else ""
 
 
 def with_words_alone(figures: Iterable[Figure], found: Mapping[str, float]) -> tuple[Figure, ...]:

@@ -23,7 +23,7 @@ from roibeam.pipelines.common.console.progress import duration
 from roibeam.pipelines.common.page_layout import rendered
 from roibeam.pipelines.common.plot import plot_svg
 from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
-from roibeam.pipelines.common.statistics.verdict import INTERVALS, NOT_KNOWN, judged_line, lacks_intervals
+from roibeam.pipelines.common.statistics.verdict import INTERVALS, judged_line, remark_on
 from roibeam.pipelines.training.run_folder.curves import (
     FEWEST_STEPS,
     dashed_levels,
@@ -137,7 +137,7 @@ def _run_html(run: _Run, curves: Sequence[str], *, best_step: int | None, ended_
         counts=_counts(run, weights, seconds),
         how_good=None if summary is None else how_good_table(summary),
         intervals=INTERVALS,
-        no_verdict=_no_verdict(summary),
+        remark="" if summary is None else remark_on(summary.figures),
         detector=detector,
         detector_changes=None if detector is None else change_rows(detector),
         encoder=encoder,
@@ -178,10 +178,6 @@ def _counts(run: _Run, weights: int | None, seconds: float) -> list[tuple[str, s
         *([] if weights is None else [("weights", f"{weights / 1e6:.3g} M" if weights >= 1e6 else f"{weights:,}")]),
         ("last loss", f"{last['loss']:.4g}"),
     ]
-
-
-def _no_verdict(summary: TrainingSummary | None) -> str:
-    return NOT_KNOWN if summary is not None and lacks_intervals(summary.figures) else ""
 
 
 def _canvases(photo: Mapping[str, Any] | None) -> Iterator[tuple[Markup, str]]:
@@ -304,5 +300,5 @@ def _stage(number: int, stage: _Run) -> dict[str, Any]:
         "page": f"{stage.folder.name}/{PAGE_NAME}",
         "summary": summary,
         "how_good": None if summary is None else how_good_table(summary),
-        "no_verdict": _no_verdict(summary),
+        "remark": "" if summary is None else remark_on(summary.figures),
     }
