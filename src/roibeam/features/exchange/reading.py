@@ -63,7 +63,7 @@ class Reading:
 
     Args:
         background: place of background in rows of class probabilities, one of `BACKGROUNDS`; in a file that has class
-            ids alone "first" means that they count background as 0. None: as the format has it.
+            ids alone "first" means that they count background as 0. None: that of the format.
         feature_dtype: key of `FILE_DTYPES`: what the bytes of the features are; None: float32 in base64, and elsewhere
             the file's own dtype.
     Attributes:

@@ -41,8 +41,7 @@ def _filter(help: str, value: str) -> Any:
 def recipes_command(
     name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
     commands: Annotated[bool, option(
-        "With NAME: what to type, from downloads to the figures; words in capitals are yours to fill in.",
-        "", QUESTION,
+        "With NAME: the commands to type, from downloads to the figures; replace the words in capitals.", "", QUESTION,
     )] = False,
     data: Data = None,
     stores: Stores = None,
@@ -55,8 +54,8 @@ def recipes_command(
 ) -> None:  # fmt: skip
     """Lists the published training runs that can be repeated.
 
-    `roibeam pretrain --recipe NAME` repeats one; those of a task, at the end, are for `roibeam finetune`. `roibeam
-    tables` lists the tables whose figures they make.
+    `roibeam pretrain --recipe NAME` repeats one; recipes of a task, at the end, are for `roibeam finetune`. `roibeam
+    tables` lists the tables that they reproduce.
 
     Examples:
         roibeam recipes
