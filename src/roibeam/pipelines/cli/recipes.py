@@ -205,12 +205,14 @@ def _size(name: str) -> str:
 def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
     warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
     falls = f", falls after {' and '.join(f'{share:.0%}' for share in recipe.decays_at)}" if recipe.decays_at else ""
-    starts = {PRETRAINED: "pre-trained", BERT: "new, from BERT", NOTHING: "new"}
+    starts = {PRETRAINED: f"a run of --recipe {recipe.model} or its authors' file", BERT: "BERT", NOTHING: "nothing"}
+    found = _settings(recipe.accidents)
     return [
         f"{name}: {recipe.summary}",
         *_wrapped("  source", recipe.source),
         f"  task       {recipe.task}; system {recipe.system}, head {recipe.head}",
-        f"  model      that of {recipe.model}, {starts[recipe.start]}; {recipe.parameters:,} parameters are trained",
+        f"  model      that of {recipe.model}, with {recipe.parameters:,} parameters to train",
+        f"  starts     from {starts[recipe.start]}",
         *([f"  in turn    with {recipe.in_turn_with}, by one model"] if recipe.in_turn_with else []),
         *_features(recipe),
         *(_wrapped("  end to end", _photos(recipe)) if recipe.end_to_end else []),
@@ -218,7 +220,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         f"warm-up {warmup}{falls}",
         *_wrapped("  GPU hours", _hours(recipe)),
         *_wrapped("  optimiser", _settings(recipe.settings)),
-        *(_wrapped("  accidents", _settings(recipe.accidents)) if recipe.accidents else []),
+        *(_wrapped("  bugs", f"of the authors' code, by steps.rule=release: {found}") if found else []),
         "  steps.rule",
         *(f"    {name}: {recipe.step_rule(name).words}" for name in recipe.step_rules),
         *_wrapped("  task", _settings(dataclasses.asdict(recipe.options))),

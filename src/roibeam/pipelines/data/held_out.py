@@ -314,7 +314,7 @@ def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
     found = [f"{plural(count, 'image')} of {name}: {applying[name]}" for name, count in counts.items() if count]
     if not found:
         return None
-    return f"nothing is held out; to report results on test images later, leave them out now; {'; '.join(found)}"
+    return f"to report results on test images of these data sets, leave them out now: {'; '.join(found)}"
 
 
 def reported_files(rule: str, folder: str) -> list[str]:
