@@ -140,7 +140,7 @@ def test_a_model_without_its_run_says_that_it_does_not_tell(tmp_path: Path) -> N
     load_model(str(KEPT / "run")).model.save_pretrained(tmp_path)
     found = load_model(str(tmp_path))
     assert found.feature_space is None
-    unknown = f"{tmp_path} is no run's checkpoint and does not tell what features it was trained on"
+    unknown = f"{tmp_path} is no run's checkpoint and does not record the features that it was trained on"
     assert found.check_store(of_kept_store()) == [unknown]
 
 

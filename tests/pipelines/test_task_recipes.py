@@ -333,13 +333,13 @@ def test_visualberts_regions_on_vcr_are_those_of_r2c(name: str) -> None:
 
 def test_figures_of_a_test_server_are_of_all_labelled_questions() -> None:
     """VQA's papers print nothing but test-dev and test-std; BUTD and all releases train on both parts for them, so that
-    nothing is left to be judged on. The other tasks' papers train on the training split for all of their figures."""
+    no validation data are left. The other tasks' papers train on the training split for all of their figures."""
     for name, recipe in TASK_RECIPES.items():
         servers = {each.metric for each in recipe.figures if each.metric.endswith(("test-dev", "test-std"))}
         assert (recipe.task == "vqa") == ("vqa" in name) and (not servers or recipe.task == "vqa")
         if recipe.task == "vqa":
             assert recipe.options.train == "train+val" and len(servers) == len(recipe.figures), name
-            assert any("nothing is left to be judged on" in each for each in recipe.left_open), name
+            assert any("no validation data are left" in each for each in recipe.left_open), name
 
 
 def test_what_vlbert_goes_on_with_is_what_it_was_trained_on() -> None:

@@ -150,7 +150,7 @@ def write_pictures(
         groups, looks = grouped_looks(looks_LHTR, pieces, caption, record, figures)
         sheet = partial(draw_looks, caption, record, groups, looks, photo_of(record), num_layers=len(layers))
         path = out / f"picture-{number}.svg"
-        path.write_text(picture_svg(sheet, label=f"What words of {caption.sentence.text!r} look at"), "utf-8")
+        path.write_text(picture_svg(sheet, label=f"Regions that words of {caption.sentence.text!r} attend to"), "utf-8")
         path.with_suffix(".png").write_bytes(picture_png(sheet))
         written += [path, path.with_suffix(".png")]
     return written

@@ -223,7 +223,7 @@ MOST_RELATIONS = 10  # the paper's table has the ten commonest
 # The paper's names of relations that spaCy's models, or Universal Dependencies, spell otherwise.
 PAPER_NAMES = {"compound": "nn", "nummod": "num", "acl": "partmod", "relcl": "rcmod", "obj": "dobj"}
 ABOVE_FOR_ANY_WORD = "above the baseline, whatever the word"
-ABOVE, BELOW, UNDECIDED = "above the baseline", "below the baseline", "not told from the baseline"
+ABOVE, BELOW, UNDECIDED = "above the baseline", "below the baseline", "not different from the baseline"
 TOO_FEW = "too few to tell"
 # Intervals are over images. With fewer they are too narrow: with six that agree there is none at all.
 LEAST_IMAGES = 30

@@ -114,9 +114,9 @@ class EvaluateRequest(CheckpointOptions, EvaluatedImages):
 
     def __post_init__(self) -> None:
         if self.config is not None and not isinstance(self.config, str | Path):
-            raise TypeError("EvaluateRequest: config is the file of --config; what was an EvaluationConfig is given "
-                            "as seed, batch_size, max_images, max_regions, no_retrieval, folds, task_token, "
-                            "background and device now")  # fmt: skip
+            raise TypeError("EvaluateRequest: config is the file of --config; the fields of the former "
+                            "EvaluationConfig are now seed, batch_size, max_images, max_regions, no_retrieval, folds, "
+                            "task_token, background and device now")  # fmt: skip
 
 
 @renamed(images="photos", options="config", task="task_token")
@@ -221,8 +221,7 @@ class SearchRequest:
         QUESTION,
     )] = None  # fmt: skip
     photo: Annotated[Path | None, option(
-        "File of one photo. Find the photos most similar to it; its regions come from the detector of the store.",
-        "FILE", INPUT,
+        "File of one photo. Find the photos most similar to it, by the store's detector.", "FILE", INPUT,
     )] = None  # fmt: skip
     top: Annotated[int, option("Show the N best photos or regions.", "N", QUESTION, min=1)] = 10
     index: Annotated[Path | None, option(

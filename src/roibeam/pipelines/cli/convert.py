@@ -53,7 +53,7 @@ def convert_command(
         _convert_model(weights, out, to, config_file, settings, as_json)
         return
     if config_file is not None:
-        raise ValueError("--config is for a model's checkpoint; say --to roibeam or --to official too")
+        raise ValueError("--config is for a model's checkpoint; give --to roibeam or --to official, too")
     check_named_files([("WEIGHTS", weights)])
     from roibeam.extraction.network.config import CONFIGS
     from roibeam.extraction.weights.sources import check_weight_file, check_written_file, format_named

@@ -20,7 +20,7 @@ from roibeam.pipelines.common.console.request_options import (
 )
 from roibeam.pipelines.training.requests import DetectorTrainRequest, LabelledPhotosOptions
 
-detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.", rich_markup_mode=None)
+detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: train and evaluate.", rich_markup_mode=None)
 
 
 @detector_app.command("train", cls=HelpedCommand)

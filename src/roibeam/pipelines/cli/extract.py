@@ -72,8 +72,8 @@ def extract_command(
         _print_note(
             f"roibeam: {100 * summary.failed_share:.1f} % of the images failed, more than the "
             f"{100 * request.run.max_failures:g} % of --max-failures; the store is complete for the others; "
-            f"{request.out}/report.html tells why, and "
-            f"`roibeam store dead-letters {request.out}` lists all that failed; --retry-dead-letters tries them again"
+            f"{request.out}/report.html gives the reasons, and `roibeam store dead-letters {request.out}` lists all "
+            "that failed; --retry-dead-letters tries them again"
         )
         raise typer.Exit(1)
 

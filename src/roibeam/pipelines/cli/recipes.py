@@ -75,7 +75,7 @@ def recipes_command(
     elif commands:
         raise ValueError("--commands is of one recipe; name it, such as roibeam recipes vlbert-vqa --commands")
     if (data or stores) and not commands:
-        raise ValueError("--data and --stores are for --commands, which says what is missing there")
+        raise ValueError("--data and --stores are for --commands, which lists what is missing there")
     asked = {"paper": paper, "task": task, "system": system, "figure": figure, "search": search}
     every: dict[str, Recipe | TaskRecipe] = {**RECIPES, **TASK_RECIPES}
     for each, value in ((each, value) for each, value in asked.items() if value):
@@ -112,7 +112,7 @@ def _plain_name(name: str) -> str:
 
 
 def _facts(name: str, recipe: Recipe | TaskRecipe) -> dict[str, list[str]]:
-    """What the filters look at."""
+    """Facts that the filters read."""
     from roibeam.pipelines.common.statistics.paper_figures import paper_figures
 
     return {

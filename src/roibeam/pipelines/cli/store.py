@@ -93,7 +93,7 @@ def copy_command(
     given = {"--ids": ids, "--without-ids": without_ids, "--split": split}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
-        raise ValueError(f"{names[0]} and {names[1]} both say which images; give one of them")
+        raise ValueError(f"{names[0]} and {names[1]} both choose images; give one of them")
     if (split is None) != (split_file is None):
         raise ValueError("--split NAME and --split-file FILE go together: a split, and the Karpathy file that it is of")
     if min_regions and not min_score:

@@ -97,8 +97,8 @@ def import_command(
         typer.echo("\n".join([f"{source} ({summary.format}):", *summary.report.lines()]))
         if has_classes(manifest.fingerprint) and num_classes_of(manifest.fingerprint) is None:
             typer.echo(
-                "note: the file does not say how many classes its detector has, and most systems predict them in "
-                "pretrain; say it with --num-classes or --vocab here, or with --num-classes there"
+                "note: the file does not record the number of classes of its detector, and most systems predict them "
+                "in pretrain; give it with --num-classes or --vocab here, or with --num-classes there"
             )
     if summary.failed_share > max_failures:
         typer.echo(

@@ -51,9 +51,7 @@ def tables_command(
     scored: Annotated[Path | None, option(
         "JSON with figures of a test server, in percent: an object of columns for each row.", "FILE", INPUT,
     )] = None,
-    only: Annotated[tuple[str, ...], option(
-        "Only rows that match; may be given several times.", "PATTERN", TRAINING,
-    )] = (),
+    only: Annotated[tuple[str, ...], option("Only these rows; may be given several times.", "PATTERN", TRAINING)] = (),
     seeds: Annotated[int, option("Runs of each recipe of a task.", "N", TRAINING, min=1)] = 1,
     toy: Annotated[bool, option("Small models on drawn pictures: a rehearsal of all commands.", "", TRAINING)] = False,
     jobs: Annotated[int, option("Commands that run at once, on one device.", "N", SPEED, min=1)] = 1,
@@ -63,8 +61,7 @@ def tables_command(
         SPEED,
     )] = "1/1",
     out: Annotated[Path | None, option(
-        "Where to write the result. A folder of runs and table; repeat the call to continue.",
-        "PATH", OUTPUT, "--out", "-o",
+        "Where to write the result. A folder of runs and table; run again to continue.", "PATH", OUTPUT, "--out", "-o",
     )] = None,
     dry_run: Annotated[bool, option("Only print the commands, from the downloads on.", "", OUTPUT)] = False,
     as_json: Json = False,

@@ -60,7 +60,7 @@ def toyworld_command(
         "Share of the objects with two regions.", "SHARE", PERFECT, min=0, max=1, default="0",
     )] = None,
     box_jitter: Annotated[float | None, option(
-        "Standard deviation of the noise on the edges of a box, as a share of its width and height.",
+        "Standard deviation of the noise on a box's edges, as a share of its sides.",
         "X", PERFECT, min=0, max=100, default="0",
     )] = None,
     as_json: Json = False,

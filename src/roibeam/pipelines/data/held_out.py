@@ -109,7 +109,7 @@ class LeakReport:
         if self.bare_numbers:
             lines.append(
                 f"bare numbers of no known data set: {plural(self.bare_numbers, 'id')}, compared as they stand; "
-                f"--numbers-of coco, flickr30k or visual-genome says whose numbers they are"
+                "--numbers-of coco, flickr30k or visual-genome names their data set"
             )
         return lines
 
@@ -153,7 +153,7 @@ class HeldOut:
             self._images.append(list(images))
         if specs and not self._names:
             raise ValueError(
-                "--held-out visual-genome=FILE tells only which of Visual Genome's images are COCO's and Flickr's; "
+                "--held-out visual-genome=FILE lists only which of Visual Genome's images are from COCO and Flickr; "
                 f"name a rule that holds out images too: {', '.join(RULES)}"
             )
         for rule_number, image_number, keys in found:

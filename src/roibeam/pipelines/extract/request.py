@@ -187,7 +187,7 @@ class RequestedRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerChoice:
-    """What Beam runs on.
+    """Beam runner of an extraction.
 
     Attributes:
         beam_args: further Beam pipeline options, as after -- on the command line.
@@ -222,8 +222,8 @@ class RunOptions(RunnerChoice):
     )] = False  # fmt: skip
     json: Json = False
     scratch: Annotated[str | None, option(
-        "Folder for temporary copies of files that are read from or written to a URL. Each worker needs room for one "
-        "shard.", "DIR", SPEED, default="the temporary folder", advanced=True,
+        "Folder for temporary copies of files at URLs. Each worker needs room for one shard.",
+        "DIR", SPEED, default="the temporary folder", advanced=True,
     )] = None  # fmt: skip
 
 

@@ -59,9 +59,8 @@ class RequestedData(HeldOutOptions):
         "WEIGHT", INPUT, default="every caption is equally likely", advanced=True,
     )] = ()  # fmt: skip
     num_classes: Annotated[int | None, option(
-        "Number of object classes of the detector behind the features. For imported stores that do not record it; if "
-        "it is unknown, region classes are not predicted.",
-        "N", INPUT, min=1, default="as the stores record it", advanced=True,
+        "Number of object classes of the detector behind the features. For imported stores that do not record it; "
+        "without it, region classes are not predicted.", "N", INPUT, min=1, default="from the stores", advanced=True,
     )] = None  # fmt: skip
     task_text: Annotated[Sequence[Path], option(
         "Train on a task's own text instead of captions. For VisualBERT: files of VQA (both), VCR's train.jsonl or "

@@ -1,4 +1,4 @@
-"""What the requests of all trainings share, and that of a detector's training: plain data, the options of the commands.
+"""Shared part of all training requests, and the request of a detector's training: plain data, options of commands.
 
 Importing this is cheap: it opens nothing.
 """
@@ -75,7 +75,7 @@ class TrainingOptions:
 
     @property
     def resume_choice(self) -> Resume:
-        """How the run starts, see `train`; ValueError where --resume-from and --no-resume contradict each other."""
+        """Start of the run, see `train`; ValueError where --resume-from and --no-resume contradict each other."""
         if self.resume_from is not None and self.resume is False:
             raise ValueError("--no-resume and --resume-from contradict each other; give one of them")
         if self.dry_run and self.resume_from is not None:
@@ -92,7 +92,7 @@ class TrainingOptions:
             return list(self.set)
         check_precision(self.precision)
         if any(each.partition("=")[0].strip() == _PRECISION for each in self.set):
-            raise ValueError(f"--precision and --set {_PRECISION} both say the precision; give one of them")
+            raise ValueError(f"--precision and --set {_PRECISION} both set the precision; give one of them")
         return [f"{_PRECISION}={PRECISION_NAMES[self.precision]}", *self.set]
 
 

@@ -182,7 +182,7 @@ STEP_RULES: Mapping[str, StepRule] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRun:
-    """What the recipes of pre-training and of fine-tuning have in common.
+    """Common part of the recipes of pre-training and of fine-tuning.
 
     Attributes:
         source: paper section, or file of the released code, that the settings are from.

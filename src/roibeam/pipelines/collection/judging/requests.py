@@ -8,9 +8,8 @@ from roibeam.pipelines.common.console.request_options import INPUT, KEPT, Captio
 
 _OUT = argument("OUT", "File to write, .json.")
 _PRECISION = option(
-    "Share of correct ones among those that pass; sets the threshold.", "SHARE", KEPT, "--wanted-precision",
-    min=0, max=1,
-)  # fmt: skip
+    "Wanted share of correct ones among those that pass.", "SHARE", KEPT, "--wanted-precision", min=0, max=1
+)
 
 
 @dataclass(frozen=True)

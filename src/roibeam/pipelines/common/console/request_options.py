@@ -109,8 +109,7 @@ Checksums = Annotated[str, option(
     advanced=True,
 )]  # fmt: skip
 Scratch = Annotated[str | None, option(
-    "Folder for temporary copies of files that are read from or written to a URL.",
-    "DIR", SPEED, default="the temporary folder", advanced=True,
+    "Folder for temporary copies of files at URLs.", "DIR", SPEED, default="the temporary folder", advanced=True,
 )]  # fmt: skip
 MaxPixels = Annotated[int, option(
     "Images with more pixels count as failures; a pixel of a WebP, AVIF or JPEG 2000 file counts as 2.",
