@@ -232,7 +232,7 @@ def draw_looks(
         names.text(20, place + 0.5, printable(f"{group.name}{covered}", 50), va="center", fontsize=FONT)
     sheet.y += 4
     which = "each layer" if len(looks) == num_layers else f"{len(looks)} of {num_layers} layers"
-    title = f"The best head of {which} (layer-head)" if groups else "No word looks at one region much"
+    title = f"The best head of {which} (layer-head)" if groups else "No word attends much to one region"
     sheet.text(title, 12, "text", fontweight="bold")
     darkest = max([_LEAST_DARK, *(float(each.weights.max()) for each in looks if each.weights.size)])
     if groups:

@@ -118,7 +118,7 @@ def layers_of(output: VLOutput, num_pieces: int) -> list[tuple[Tensor, int]]:
     assert output.attention is not None
     layers = maps_of_words(output.attention, with_task=output.task_state is not None, num_pieces=num_pieces)
     if not layers:
-        raise ValueError("no word of this model looks at a region: it has no layer with attention from text to image")
+        raise ValueError("no word of this model attends to a region: it has no layer with attention from text to image")
     return layers
 
 

@@ -235,7 +235,7 @@ def _print_probe(done: Probed, *, as_json: bool) -> None:
         typer.echo(f"  no region is guessed: {result.regions_remark}")
     typer.echo(f"  match: {NO_MATCH_HEAD}" if result.match is None else f"  match: {100 * result.match:.1f} %")
     numbers = done.picture.with_suffix(".json").name
-    typer.echo(f"{done.picture}   the photo, and which word looks at which region; all numbers: {numbers}")
+    typer.echo(f"{done.picture}   the photo, and which word attends to which region; all numbers: {numbers}")
 
 
 def search_command(request: SearchRequest, json: Json = False) -> None:

@@ -236,7 +236,7 @@ def check_command(
             words = "; ".join(filter(None, (f"{each.first} .. {each.last}" * bool(each.first), each.fault)))
             typer.echo(f"{each.split:<16}{rows:>12}{published:>12}  {words}")
         typer.echo(
-            "not looked at: texts and answers of VQA; what is inside photos; where COCO's and Flickr30k's photos are"
+            "not checked: texts and answers of VQA; what is inside photos; where COCO's and Flickr30k's photos are"
         )
     if any(each.fault for each in found if not each.is_missing) or all(each.is_missing for each in found):
         raise typer.Exit(1)

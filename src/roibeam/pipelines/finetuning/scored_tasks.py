@@ -143,7 +143,7 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
 
     def score(answers: dict[int, str]) -> Measures:
         if split in ("test", "test-dev"):
-            raise ValueError(f"VQA's {split} split has no labels here; --check looks at a submission")
+            raise ValueError(f"VQA's {split} split has no labels here; --check checks a submission")
         return vqa_measures(answered_questions(labels(), answers))
 
     metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
