@@ -169,7 +169,7 @@ def test_a_run_on_vcr_and_its_own_boxes(roibeam: Cli, extract: Cli, made_data: P
     def refusal(store: str, options: tuple[Any, ...] = options) -> str:
         return refused(roibeam("pretrain", tmp_path / "no", "--store", tmp_path / store, *options, *aligned))
 
-    assert "does not say that its regions are given boxes; extract with" in refusal("detected")
+    assert "does not record that its regions are given boxes; extract with" in refusal("detected")
     # Boxes of another file, of which one photo has too few.
     rows = [
         {"image_id": str(path.relative_to(photos).with_suffix("")), "boxes": [[0, 0, 9, 9]] * count}

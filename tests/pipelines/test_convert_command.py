@@ -278,7 +278,7 @@ def test_an_official_file_of_other_sizes_is_refused_in_one_line(tmp_path: Path) 
         ("pytorch_model_9.bin", "no/ours", ("--to", "roibeam"), "there is no folder"),
         ("pytorch_model_9.bin", "a.onnx", ("--to", "official"), "official checkpoints end in .bin"),
         ("pytorch_model_9.bin", "ours", ("--to", "roibeam", "--set", "x.y=1"), "--set is for a detector's sizes"),
-        ("pytorch_model_9.bin", "a.pkl", ("--config", "x.json"), "say --to roibeam or --to official too"),
+        ("pytorch_model_9.bin", "a.pkl", ("--config", "x.json"), "give --to roibeam or --to official, too"),
         ("baseline", "a.bin", ("--to", "official"), "SingleStreamForPreTraining has no official checkpoints"),
         ("apart", "a.bin", ("--to", "official"), "would look like InterBERT's"),
         ("joint", "ours", ("--to", "roibeam"), "model.safetensors is missing"),

@@ -132,7 +132,7 @@ def test_nothing_there_is_missing_and_names_no_option_that_the_command_has_not(
 ) -> None:
     result = roibeam("data", "check", task, tmp_path)
     assert result.code == 1 and "--" not in result.out.replace(" - ", "")
-    assert result.out.splitlines()[-1].startswith("not looked at: ")
+    assert result.out.splitlines()[-1].startswith("not checked: ")
     assert all(each.is_missing for each in check_data(task, tmp_path))
 
 

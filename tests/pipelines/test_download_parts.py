@@ -286,7 +286,7 @@ def test_a_bit_of_a_journal_costs_its_line_alone(tmp_path: Path) -> None:
         assert all(found[:hurt]) and (not hurt or not found[hurt]), place
         read.close()
     path.write_bytes(bytes(len(data)))
-    with pytest.raises(ValueError, match="no line of it says of which list it is"):
+    with pytest.raises(ValueError, match="no line of it names its list"):
         journal(path)
 
 

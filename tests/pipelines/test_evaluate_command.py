@@ -158,7 +158,7 @@ def test_nothing_to_evaluate(roibeam: Cli, world: Path, tmp_path: Path) -> None:
     unread = one_line(roibeam("evaluate", model, *data_of(world), "--out", tmp_path / "e"))
     assert "--tokenizer is missing" in unread
     without = roibeam("evaluate", model, "--store", world / "store")
-    assert "is no run's folder: say where to write with --out, such as --out evaluation" in one_line(without)
+    assert "is no run's folder: name the folder to write with --out, such as --out evaluation" in one_line(without)
 
 
 def test_results_lie_in_the_runs_folder_and_stay(

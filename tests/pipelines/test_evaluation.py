@@ -266,7 +266,7 @@ def test_targets_of_a_model_that_counts_background_first(tokenizer: Any) -> None
     assert torch.equal(first.region_targets[..., 0], last.region_targets[..., -1])
     with pytest.raises(ValueError, match="predicts no classes of regions; leave --background first out"):
         EvaluationSamples(build("VisualBERT").config, tokenizer, num_classes=3, background="first")
-    with pytest.raises(ValueError, match="one more than the store has classes: one is background; say first or last"):
+    with pytest.raises(ValueError, match="one more than the store has classes: one is background; give first or last"):
         EvaluationSamples(build("ViLBERT").config, tokenizer, num_classes=3, background="none")
     with pytest.raises(ValueError, match="--background 'middle': choose one of first, last, none"):
         EvaluationConfig(background="middle")

@@ -323,7 +323,7 @@ def test_predictions_name_their_precision(labels: Labels, tmp_path: Path) -> Non
         told.append((dict(card_lines(json.loads(card_path(chosen.out).read_text())))["computed"], result.notes))
     assert told[0][0] == "in float32" and not any("computed in" in note for note in told[0][1])
     assert told[1][0] == "in bf16; the run learned in float32"
-    assert "computed in bf16; the run learned and judged itself in float32" in told[1][1]
+    assert "computed in bf16; the run was trained and evaluated in float32" in told[1][1]
     plain, short = (np.array(_scores(tmp_path / f"{name}.npz")[2]) for name in ("plain", "short"))
     assert 1e-6 < abs(plain - short).max() < 0.1
     assert precision_of(None, "bf16", "cuda:1") == "bf16" and precision_of(None, "bf16", "cpu") == "float32"

@@ -160,13 +160,13 @@ def test_unnamed_photos_and_photos_of_others(roibeam: Cli, made: PhotoStore, run
     command("store", "copy", made.path, tmp_path / "copy")
     given = words(tmp_path / "new", runs / "pixels", made, "--end-to-end", "--steps", 1)
     given = tuple(tmp_path / "copy" if each == made.path else each for each in given)
-    assert "does not say where its photos lie; name their folder with --photos" in one_line(roibeam(*given))
+    assert "does not record where its photos are; name their folder with --photos" in one_line(roibeam(*given))
     others = tmp_path / "others"
     others.mkdir()
     for number in range(8):
         shutil.copy(made.photo(image_id(number - 1 if number else 7)), others / f"{image_id(number)}.png")
     assert "its boxes would cut out other things" in one_line(roibeam(*given, "--photos", others))
     asked = ("--store", tmp_path / "copy", "--data", table_of(made), "--out", tmp_path / "said")
-    assert "does not say where its photos lie" in one_line(roibeam("predict", runs / "tuned", *asked))
+    assert "does not record where its photos are" in one_line(roibeam("predict", runs / "tuned", *asked))
     stored = roibeam("predict", runs / "stored", *asked, "--photos", others)
     assert "is no run of roibeam finetune" in one_line(stored)

@@ -401,9 +401,12 @@ def test_pretrain_refuses_held_out_images_or_leaves_them_out(
     hinted = ok(pretrain("a"))
     assert "4 images of coco" in hinted.err
     # A run that is stopped says so, too: before its first step, and in its folder.
-    assert hinted.err.index("roibeam: nothing is held out") < hinted.err.index("1 step of 2 samples")
+    assert hinted.err.index("roibeam: to report results") < hinted.err.index("1 step of 2 samples")
     (note,) = json.loads((tmp_path / "a" / "config.json").read_text())["recorded"]["notes"]
-    assert note.startswith("nothing is held out") and note[:60] in (tmp_path / "a" / "report.html").read_text()
+    assert (
+        note.startswith("to report results on test images")
+        and note[:60] in (tmp_path / "a" / "report.html").read_text()
+    )
     assert "2 images of 4 must not be trained on" in one_line(pretrain("b", "--held-out", rule))
     assert not (tmp_path / "b" / "log.jsonl").exists()
     done = ok(pretrain("b", "--held-out", rule, "--drop-held-out"))

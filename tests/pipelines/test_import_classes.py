@@ -46,7 +46,7 @@ def facts(roibeam: Cli, store: Path) -> dict[str, str]:
 
 def test_a_number_stays_with_the_store_and_its_copies(roibeam: Cli, files: dict[str, Path], tmp_path: Path) -> None:
     plain = roibeam("store", "import", files["lxmert"], tmp_path / "plain")
-    assert "note: the file does not say how many classes its detector has" in plain.out
+    assert "note: the file does not record the number of classes of its detector" in plain.out
     assert facts(roibeam, tmp_path / "plain")["classes"].endswith("from objects_id; how many there are is not known")
     largest = largest_id()
     short = roibeam("store", "import", files["lxmert"], tmp_path / "store", "--num-classes", largest)
@@ -82,7 +82,7 @@ def test_names_stay_with_the_store_and_its_copies(roibeam: Cli, files: dict[str,
 @pytest.mark.parametrize(
     ("layout", "options", "words"),
     [
-        ("lxmert", ("--num-classes", 6, "--vocab", "{vocab}"), "says how many classes there are; leave one out"),
+        ("lxmert", ("--num-classes", 6, "--vocab", "{vocab}"), "gives the number of classes; leave one out"),
         ("lxmert", ("--num-classes", 70000), "must be in 1..65535, background not counted"),
         ("lxmert", ("--num-classes", 2), "but by --num-classes 2 ids are 0..1; give the number or the list"),
         ("lxmert", ("--vocab", "{short}"), "ids are 0..1; give the number or the list of the detector"),
@@ -165,7 +165,7 @@ def test_options_of_reading_that_do_not_fit(roibeam: Cli, files: dict[str, Path]
         ("caffe", ("--background", "last"), "--background last: "),
         ("lxmert", ("--background", "middle"), "--background 'middle': choose one of first, last, none"),
         ("lxmert", ("--feature-dtype", "half"), "--feature-dtype 'half': choose one of float16, bfloat16, float32"),
-        ("caffe-cls-prob", ("--vocab", names_file(tmp_path, 7)), "without background, say --background none"),
+        ("caffe-cls-prob", ("--vocab", names_file(tmp_path, 7)), "have no background, give --background none"),
         ("lxmert", ("--num-classes", largest_id()), "counts background as 0, import it with --background first"),
     ):
         done = roibeam("store", "import", files[layout], tmp_path / "store", *options)

@@ -83,7 +83,9 @@ def test_an_answer_never_takes_the_place_of_anything(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"probe.svg is there already and is a file; nothing is replaced"):
         check_new(run / "probe.svg")
     for spec in (str(run / "checkpoints"), "hf:owner/name", "a.bin"):
-        with pytest.raises(ValueError, match="is no run's folder: say where to write with --out, such as --out evalu"):
+        with pytest.raises(
+            ValueError, match="is no run's folder: name the folder to write with --out, such as --out evalu"
+        ):
             default_output_path(spec, None, "evaluation")
     staged = tmp_path / "staged"
     staged.mkdir()

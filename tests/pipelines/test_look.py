@@ -107,7 +107,7 @@ def test_store_show_draws_on_the_photo_of_its_plan(pictures: Pictures, photo: Pa
     assert f"no image 'x' in {moved}; the first is " in one_line(roibeam("store", "show", moved, "x"))
     assert photo.stem in roibeam("store", "ids", moved).out.splitlines()
     unnamed = one_line(roibeam(*show, "--draw", "b.png"))
-    assert "does not say where its photos lie; name the photo with --photo" in unnamed
+    assert "does not record where its photos are; name the photo with --photo" in unnamed
     done = roibeam(*show, "--draw", "b.png", "--photo", photo, "--json")
     assert json.loads(done.out)["picture"] == "b.png" and Path("b.png").read_bytes() == Path("a.png").read_bytes()
     assert "--photo is for --draw" in one_line(roibeam(*show, "--photo", photo))

@@ -93,7 +93,7 @@ def test_stores_of_two_selections_are_trained_on_together_but_are_not_one_store(
     merged = roibeam("store", "copy", few, many, tmp_path / "merged")
     assert "they mean the same, but a store has boxes of one choice" in one_line(merged) and digest(many) == before
     info = roibeam("store", "info", many).out
-    assert "10 to 100 regions (butd-10-100, but min_score 0.0), float16: may differ" in info
+    assert "10 to 100 regions (butd-10-100, but min_score 0.0), float16 (a model may read others" in info
     compared = roibeam("store", "diff", few, many).out
     assert "features mean the same: only the choice of boxes or the dtype differs" in compared.replace("\n", " ")
 
@@ -140,7 +140,7 @@ def test_a_model_without_its_run_says_that_it_does_not_tell(tmp_path: Path) -> N
     load_model(str(KEPT / "run")).model.save_pretrained(tmp_path)
     found = load_model(str(tmp_path))
     assert found.feature_space is None
-    unknown = f"{tmp_path} is no run's checkpoint and does not tell what features it was trained on"
+    unknown = f"{tmp_path} is no run's checkpoint and does not record the features that it was trained on"
     assert found.check_store(of_kept_store()) == [unknown]
 
 

@@ -116,7 +116,7 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
     data.unlink()
     again = ("--detector", f"python:{models}:boxes_alone", "--backbone", f"python:{models}:colour")
     repair = ("store", "repair", store, "--photos", pictures.photos)
-    assert "name it again, --detector python:" in roibeam(*repair).err
+    assert "give it again, --detector python:" in roibeam(*repair).err
     changed = tmp_path / "own.py"
     changed.write_text(CODE.replace("/ 255", "/ 256"), "utf-8")
     others = ("--detector", f"python:{changed}:boxes_alone", "--backbone", f"python:{changed}:colour")
@@ -126,7 +126,7 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
     result = roibeam("extract", pictures.photos, store, *others)
     assert result.code and "was made with other settings: feature_space.backbone.code" in result.err
     assert "nothing to do" in ok(roibeam("extract", pictures.photos, store, *again)).out
-    assert "made by a model of another library: name it again" in roibeam("extract", pictures.photos, store).err
+    assert "made by a model of another library: give --detector" in roibeam("extract", pictures.photos, store).err
     plan = ok(roibeam("extract", pictures.photos, tmp_path / "new", *again, "--dry-run")).out
     assert "kB per image\n" in plan, plan  # no advice about probabilities that are not kept
 
@@ -134,7 +134,7 @@ def test_models_are_named_again_for_a_rerun_and_a_repair(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--backbone python:OWN:colour", "say where these come from, --detector NAME or --boxes FILE"),
+        ("--backbone python:OWN:colour", "give their source: --detector NAME or --boxes FILE"),
         ("--detector python:OWN:boxes_alone", "has no vectors of its own; add a --backbone"),
         ("--detector python:OWN:halves --preset vinvl", "--preset vinvl does not go with --detector python:"),
         ("--detector python:OWN:halves --weights random:1", "it brings its own; leave it out"),

@@ -125,7 +125,7 @@ def test_rows_without_an_answer(roibeam: Cli, run: Path, own: Path, store: tuple
         assert f"2 answers; {which} not known; roibeam score own {out}" in done.out and "--check" in done.out
         text = page.read_text("utf-8")
         assert text.count("<article") == 2 and "data:image/jpeg" in text
-        assert ("not judged" in text or "nothing is judged" in text) == (not judged)
+        assert ("not judged" in text or "nothing is evaluated" in text) == (not judged)
         assert text.count("<b>right</b> <bdi>") == text.count("<b>score</b>") == judged
         assert ("Best" in text) == bool(judged) and "Surest" in text
         card = json.loads((tmp_path / "said.json.card.json").read_text())["told"]
@@ -135,7 +135,7 @@ def test_rows_without_an_answer(roibeam: Cli, run: Path, own: Path, store: tuple
         assert scored.code == 1 and "no label, so that nothing can be scored; --check" in one_line(scored)
         rows[0]["gold"] = "x"
         (data / "own_test.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert "1 of 2 rows; the right answers of the others are not known" in page.read_text("utf-8")
+    assert "1 of 2 rows; the others have no right answers" in page.read_text("utf-8")
 
 
 def test_no_file_is_run_unasked(roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path) -> None:

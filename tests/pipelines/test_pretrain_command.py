@@ -335,7 +335,7 @@ def test_what_does_not_pair_is_one_clear_line(roibeam: Cli, stores: tuple[Path, 
         end = ("--detector", "small", "--weights", "random:1") if "--end-to-end" in more else ()
         assert words in one_line(roibeam("pretrain", tmp_path / "run", *both, *more, *end, *THREE_STEPS)), words
     alone = one_line(roibeam("pretrain", tmp_path / "run", "--store", own, "--store-weight", 2, *THREE_STEPS))
-    assert "a weight says how several stores are mixed; one store needs none" in alone
+    assert "weights are for mixing several stores; one store needs none" in alone
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 

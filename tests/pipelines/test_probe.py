@@ -285,7 +285,7 @@ def test_the_command(
         ("nobody", "a", ("--store", "STORE"), "has no record 'nobody'"),
         ("ID", "a " * 600, ("--store", "STORE"), "pieces; this model takes 510, shorten it"),
         ("ID", "a", ("--store", "STORE", "--hide", "999"), "region 999: record"),
-        ("ID", "a", ("--store", "STORE", "--layer", "2"), "layer 2: words look at regions in layers 1 to 1"),
+        ("ID", "a", ("--store", "STORE", "--layer", "2"), "layer 2: words attend to regions in layers 1 to 1"),
         ("ID", "a", ("--store", "STORE", "--head", "3"), "head 3: this layer has heads 1 to 2"),
         ("ID", "a", ("--store", "STORE", "--vocab", "x"), "with --store the regions and names are those of the store"),
         ("nowhere.jpg", "a", ("--detector", "toy"), "nowhere.jpg"),

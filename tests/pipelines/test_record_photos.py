@@ -115,7 +115,7 @@ def test_a_written_store_says_where_photos_lie_if_it_was_told(made: PhotoStore, 
 def test_a_store_that_does_not_say_where_photos_lie(made: PhotoStore) -> None:
     (made.path / "plan.json").unlink()
     (made.path / "plan" / "plan.json").unlink()
-    with pytest.raises(ValueError, match=r"does not say where its photos lie .* name their folder with --photos"):
+    with pytest.raises(ValueError, match=r"does not record where its photos are .* name their folder with --photos"):
         photos_of(made)
     assert photos_of(made, made.photos).missing() == {}
     with pytest.raises(ValueError, match="no such folder"):

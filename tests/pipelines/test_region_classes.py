@@ -13,7 +13,7 @@ from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-UNKNOWN = StoreClasses(None, True, "store s does not say how many classes its detector has", "say it")
+UNKNOWN = StoreClasses(None, True, "store s does not record the number of classes of its detector", "say it")
 NO_IDS = StoreClasses(None, False, "store s has no class ids", "import another file")
 
 

@@ -115,4 +115,4 @@ def _what_is_refused(roibeam: Cli, asked: tuple[Any, ...], score: tuple[Any, ...
     assert "retrieval has no split 'dev'" in one_line(roibeam(*asked, *out, "--split", "dev"))
     assert "retrieval has no rules 'uniter'" in one_line(roibeam(*score, "--rules", "uniter"))
     (folder / "train.npy.ids.json").unlink()
-    assert "it says whose the rows and columns of the scores are" in one_line(roibeam(*score))
+    assert "it names the rows and columns of the scores" in one_line(roibeam(*score))

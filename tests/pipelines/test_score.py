@@ -88,7 +88,7 @@ def test_a_submission_without_labels_is_checked(roibeam: Cli, data: Path) -> Non
     words = ("score", "vqa", VQA / "mixed.results.json", "--data", data, "--split", "test")
     done = roibeam(*words, "--check")
     assert done.code == 0 and "complete, one row for each of 160 (official test: 447,793)" in done.out
-    assert "--check looks at a submission" in roibeam(*words).err
+    assert "--check checks a submission" in roibeam(*words).err
 
 
 def test_strict_rules_refuse_what_official_ones_count(roibeam: Cli, data: Path, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_rare_words_choose_photos_by_the_names_of_classes(world: tuple[Path, Pat
 
 def test_a_model_without_a_match_head_is_refused(roibeam: Cli, captioned: Path) -> None:
     done = roibeam("search", captioned / "store", "a ball", "--model", captioned / "vlbert", "--device", "cpu")
-    assert "has no match head; what roibeam pretrain trains has one with --system visualbert" in refused(done)
+    assert "has no match head; models of roibeam pretrain have one with --system visualbert" in refused(done)
     assert "or finetune it --task retrieval" in done.err
 
 
@@ -302,7 +302,7 @@ def test_a_sentence_ranks_by_the_text_network_of_the_vectors(
                 every = [*record.features, *([record.image_feature] if more else [])]
                 cosines = [each @ query / np.linalg.norm(each) / np.linalg.norm(query) for each in np.float32(every)]
                 assert scores(rows)[record.image_id] == pytest.approx(max(cosines), abs=1e-5)
-    assert f"was made by hf:{clip}#projection: name it again, --backbone" in refused(roibeam("search", store, text))
+    assert f"was made by hf:{clip}#projection: give it again, --backbone" in refused(roibeam("search", store, text))
     other = tmp_path / "other"
     shutil.copytree(clip, other)
     torch.manual_seed(1)

@@ -344,7 +344,7 @@ def test_photos_that_are_nowhere_or_in_two_places_are_asked_for(tmp_path: Path) 
     with pytest.raises(ValueError, match=r"none of 1 images .*; looked also in .*/train2014'; give the folder"):
         check_images_are_there(open_source(str(path)))
     touch(tmp_path, "train2014/x.jpg", "images/x.jpg")
-    with pytest.raises(ValueError, match=r"in '.*/images' and in '.*/train2014'; say which with --photos"):
+    with pytest.raises(ValueError, match=r"in '.*/images' and in '.*/train2014'; choose one with --photos"):
         check_images_are_there(open_source(str(path)))
     check_images_are_there(open_source(str(path), image_root=str(tmp_path / "images")))
 

@@ -327,7 +327,7 @@ def test_what_a_later_stage_would_stop_at_is_said_before_the_first(roibeam: Cli,
         ),
         (
             f"--recipe visualbert-task-vcr-without-coco --objects {tmp_path} --task-text {task}",
-            "does not say that its regions are given boxes; extract with the task's boxes",
+            "does not record that its regions are given boxes; extract with the task's boxes",
         ),
     ):
         given = ("--store", world.pictures.store, "--stage", f"--steps 1 --captions {captions}", "--stage", wrong)

@@ -179,7 +179,7 @@ def test_a_plateau_is_a_rule_of_vilbert_s_recipes() -> None:
         assert config.evaluate_every == 20 and config.starts_at_zero
         judged[name] = config.best_by
     assert list(judged.values()) == ["overall", "Q->AR", "QA->R", "accuracy", "R@1_of_4"]
-    with pytest.raises(ValueError, match="the task leaves nothing to be judged on; choose another "):
+    with pytest.raises(ValueError, match="the task leaves no validation data; choose another "):
         without_evaluations(config)
 
 

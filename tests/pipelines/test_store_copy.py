@@ -262,7 +262,7 @@ def test_images_are_taken_out_and_leave_no_trace(roibeam: Cli, tmp_path: Path) -
     done = roibeam("store", "copy", store, tmp_path / "none", "--without-ids", taken)
     assert done.code == 1 and "none of its 1 id is in a store to copy; an id there is 'image00'" in done.err
     done = roibeam("store", "copy", store, tmp_path / "none", "--without-ids", taken, "--ids", taken)
-    assert "--ids and --without-ids both say which images; give one of them" in done.err
+    assert "--ids and --without-ids both choose images; give one of them" in done.err
 
 
 def test_float32_to_float16_is_the_space_of_an_extraction_in_float16(tmp_path: Path) -> None:

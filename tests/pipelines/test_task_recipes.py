@@ -110,18 +110,18 @@ def test_a_recipe_is_whole(name: str) -> None:
 # Recipes whose figures are others than all those of their model's pre-training recipe for the task, which
 # test_recipe_figures.py holds against the papers. recipe | where | the row, in the order in which it stands there
 PRINTED = """
-vlbert-vqa | later version, as a page of results has it | 71.16
-vlbert-vqa-large | later version, as a page of results has it | 71.79 72.22
+vlbert-vqa | later version, read off a list of results | 71.16
+vlbert-vqa-large | later version, read off a list of results | 71.79 72.22
 vlbert-vqa-paper-without-pretraining | version 1, Table 3 | 69.58
-vlbert-vcr-answer | later version, as a page of results has it | 73.8 55.2
-vlbert-vcr-rationale | later version, as a page of results has it | 74.4
-vlbert-vcr-answer-large | later version, as a page of results has it | 75.5 75.8 58.9 59.7
-vlbert-vcr-rationale-large | later version, as a page of results has it | 77.9 78.4
+vlbert-vcr-answer | later version, read off a list of results | 73.8 55.2
+vlbert-vcr-rationale | later version, read off a list of results | 74.4
+vlbert-vcr-answer-large | later version, read off a list of results | 75.5 75.8 58.9 59.7
+vlbert-vcr-rationale-large | later version, read off a list of results | 77.9 78.4
 vlbert-vcr-answer-paper-without-pretraining | version 1, Table 2 | 73.5 54.8
 vlbert-vcr-rationale-paper-without-pretraining | version 1, Table 2 | 74.4
 vlbert-refcoco+-annotated-paper | version 1, Table 4 | 78.44 81.30 71.18
 vlbert-refcoco+-annotated-paper-without-pretraining | version 1, Table 4 | 73.96 76.65 67.64
-vlbert-refcoco+-annotated-large | later version, as a page of results has it | 80.31 83.62 75.45
+vlbert-refcoco+-annotated-large | later version, read off a list of results | 80.31 83.62 75.45
 vlbert-refcoco+-detected-paper | version 1, Table 4 | 71.84 77.59 60.57
 vlbert-refcoco+-detected-paper-without-pretraining | version 1, Table 4 | 65.92 72.30 55.55
 vilbert-vqa-without-pretraining | Tables 1 and 3 | 68.93
@@ -333,13 +333,13 @@ def test_visualberts_regions_on_vcr_are_those_of_r2c(name: str) -> None:
 
 def test_figures_of_a_test_server_are_of_all_labelled_questions() -> None:
     """VQA's papers print nothing but test-dev and test-std; BUTD and all releases train on both parts for them, so that
-    nothing is left to be judged on. The other tasks' papers train on the training split for all of their figures."""
+    no validation data are left. The other tasks' papers train on the training split for all of their figures."""
     for name, recipe in TASK_RECIPES.items():
         servers = {each.metric for each in recipe.figures if each.metric.endswith(("test-dev", "test-std"))}
         assert (recipe.task == "vqa") == ("vqa" in name) and (not servers or recipe.task == "vqa")
         if recipe.task == "vqa":
             assert recipe.options.train == "train+val" and len(servers) == len(recipe.figures), name
-            assert any("nothing is left to be judged on" in each for each in recipe.left_open), name
+            assert any("no validation data are left" in each for each in recipe.left_open), name
 
 
 def test_what_vlbert_goes_on_with_is_what_it_was_trained_on() -> None:
@@ -390,11 +390,11 @@ def test_settings_that_cannot_train_name_the_recipe(roibeam: Cli, tmp_path: Path
 def test_one_recipe_in_full(roibeam: Cli) -> None:
     told = roibeam("recipes", "vilbert-vcr-answer-2-layer").out
     for words in (
-        "that of vilbert-2-layer, pre-trained; 153,793,025 parameters are trained",
+        "that of vilbert-2-layer, with 153,793,025 parameters to train",
         "GPU hours  not measured",
         "in turn    with vilbert-vcr-rationale-2-layer, by one model",
         "VCR, Q->A, val: 72.44 (Table 2)",
-        "accidents  starts_at_zero True, loss_mean micro_batch, parameter_groups vilbert-release-tasks",
+        "by steps.rule=release: starts_at_zero True, loss_mean micro_batch,",
         "release-mt: as the multi-task release's default, whose epochs overwrite the warm-up",
     ):
         assert words in told, told

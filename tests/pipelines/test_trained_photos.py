@@ -113,8 +113,8 @@ def test_files_of_other_tasks_beside_the_tasks_own_are_looked_at(official: Path)
     by_name, referring = other_tasks_leaks("vqa", official, [train], trained, PhotoNames())
     assert by_name.startswith("1 image of validation and test splits, as its name says: 1 of COCO's val2014")
     assert referring == (
-        f"refcoco+/refs(unc).p, refcoco: 1 of 1 held-out image inside: {trained[0]} (COCO 1): what is measured on "
-        "them is not held out"
+        f"refcoco+/refs(unc).p, refcoco: 1 of 1 held-out image inside: {trained[0]} (COCO 1): results on them are not "
+        "held-out results"
     )
     assert other_tasks_leaks("vqa", official, [train], trained[1:2], PhotoNames()) == []
 

@@ -89,7 +89,7 @@ def test_how_good_it_is_stands_beside_chance_in_words(tmp_path: Path) -> None:
     page = write_training_page(tmp_path / "run", best_step=None).read_text()
     words, matching = "masked words 40.0 % right (clearly above chance, which is 12.0 %)", "matching 49.0 % right (at"
     assert f"{words}; {matching} chance, which is 50.0 %)" in page
-    assert "roibeam evaluate asks all systems alike" in page and "interval of these figures" not in page
+    assert "roibeam evaluate treats all systems alike" in page and "interval of these figures" not in page
     loss = cells(page, "Masked words: loss")
     assert loss[:3] == ["2.000", "1.500 to 2.500", "5.500"] and "better than chance" in loss[4]
     assert cells(page, "Alone: right") == ["90.0 %", "", "", "", ""]  # no chance is known, so there is no verdict

@@ -255,7 +255,7 @@ def test_questions_of_visual_genome_are_trained_on_too(folder: Path) -> None:
     assert [group.id for group in read.groups] == ["1", "2", "9", "3", "5", "vg-10", "vg-12"]
     where, which = read.groups[-2:]
     assert (where.images, where.target, which.target) == (("000000000007",), {2: 1.0}, {1: 1.0})
-    note = "2 questions; left out are 1 whose answer is no label, and 0 about images that the run is judged on"
+    note = "2 questions; left out are 1 whose answer is no label, and 0 about images that the run is evaluated on"
     assert note in read.notes[-1]
     assert task.mirrored is not None and task.mirrored(where).target == {3: 1.0}
     assert task.splits == opened(folder).splits and task.train not in task.splits
@@ -263,7 +263,7 @@ def test_questions_of_visual_genome_are_trained_on_too(folder: Path) -> None:
     assert [(group.id, group.images) for group in every.groups[2:]] == [
         ("vg-20", ("VG_100K/2",)), ("vg-22", ("VG_100K/2",)),
     ]  # fmt: skip
-    assert "and 3 about images that the run is judged on" in every.notes[-1]
+    assert "and 3 about images that the run is evaluated on" in every.notes[-1]
     with pytest.raises(ValueError, match="no question is left whose answer is a label"):
         opened(folder, visual_genome="coco").read("train+visual-genome")
     (folder / "image_data.json").write_text("[]")

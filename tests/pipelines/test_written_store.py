@@ -56,7 +56,7 @@ def test_info_shows_what_was_given_and_leaves_out_the_rest(roibeam: Cli, tmp_pat
     shown = facts(roibeam, tmp_path / "named")
     assert list(shown) == [
         "records", "regions", "dead letters", "shards", "captions", "features", "classes", "attributes", "written",
-        "features mean", "boxes and dtype", "feature space", "content digest",
+        "feature kind", "boxes, dtype", "feature space", "content digest",
     ]  # fmt: skip
     assert shown["classes"] == "7: cat, dog, cow, mat, ..." and shown["attributes"] == "none"
     assert shown["captions"] == "6 captions of 3 images, in annotations.parquet"

@@ -117,11 +117,11 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
     yield from reached(evidence)
     yield from _findings(evidence.judged)
     yield paragraph(
-        "In a plot each line is a choice of the paper, and each bar a comparison that tests it: right of 0 is what "
-        "the paper says. A bar is a 95 % interval, dashed where it is of one run. A grey band is drawn where the "
-        "paper expects no difference, or no gain: there the bar must lie in the band. The bars of a line have the "
-        "order of the [claims](#claims), which name them. Claims without a second training, such as that the picture "
-        "helps, and controls stand there alone."
+        "Each row of a plot is one choice of the paper, and each bar in it a comparison that tests the choice. A bar "
+        "right of 0 agrees with the paper; it is the 95 % interval, dashed where there is only one run. A grey band "
+        "is drawn where the paper expects no difference, or no gain: there the bar must lie in the band. The bars of "
+        "a row have the order of the [claims](#claims), which name them. Claims without a second training, such as "
+        "that the picture helps, and controls stand there alone."
     )
     for system, paper in SYSTEMS.items():  # in one paragraph: side by side where there is room
         yield f"![Claims of {paper}]({_plot_name(system)})"

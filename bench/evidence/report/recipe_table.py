@@ -1,4 +1,4 @@
-"""The table of docs/finetuning.md: by task and system the published runs, and what the toy world shows."""
+"""The tables of docs/finetuning.md: by task and system the published runs, and figures of the toy world."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FULL = {
 }  # fmt: skip
 
 
-def recipe_table(results: Path) -> str:
+def recipe_tables(results: Path) -> list[str]:
     """
     Args:
         results: folder of the answers, see `run_answers`.
@@ -44,31 +44,39 @@ def recipe_table(results: Path) -> str:
     from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 
     made = read_runs(results)
-    lines = [f"| task | {' | '.join(COLUMNS)} |", f"|---{'|---' * len(COLUMNS)}|"]
-    for task in TASKS:
-        cells = (_cell(task, system, made) for system in COLUMNS.values())
-        lines.append(f"| `{task}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    tables = {
+        "task": {task: [_published(task, system) for system in COLUMNS.values()] for task in TASKS},
+        "task, toy world": {task: [_toy_figure(task, system, made) for system in COLUMNS.values()] for task in TASKS},
+    }
+    return [
+        "\n".join(
+            [f"| {head} | {' | '.join(COLUMNS)} |", f"|---{'|---' * len(COLUMNS)}|"]
+            + [f"| `{task}` | {' | '.join(cells)} |" for task, cells in rows.items() if set(cells) - {"ours", "-"}]
+        )
+        for head, rows in tables.items()
+    ]
 
 
-def write_recipe_table(page: Path, results: Path) -> None:
-    """Puts the table of now where the page has one.
+def write_recipe_tables(page: Path, results: Path) -> None:
+    """Puts the tables of now where the page has them.
 
     Raises:
-        ValueError: when the page has none.
+        ValueError: when the page lacks one.
     """
-    text, table = page.read_text("utf-8"), recipe_table(results)
-    head = table.splitlines()[0]
-    before, found, behind = text.partition(f"{head}\n")
-    if not found:
-        raise ValueError(f"{page}: no line {head!r}, where the table of recipes begins")
-    rest = behind.splitlines(keepends=True)
-    end = next((at for at, line in enumerate(rest) if not line.startswith("|")), len(rest))
-    page.write_text(f"{before}{table}\n{''.join(rest[end:])}", "utf-8")
+    text = page.read_text("utf-8")
+    for table in recipe_tables(results):
+        head = table.splitlines()[0]
+        before, found, behind = text.partition(f"{head}\n")
+        if not found:
+            raise ValueError(f"{page}: no line {head!r}, where a table of recipes begins")
+        rest = behind.splitlines(keepends=True)
+        end = next((at for at, line in enumerate(rest) if not line.startswith("|")), len(rest))
+        text = f"{before}{table}\n{''.join(rest[end:])}"
+    page.write_text(text, "utf-8")
 
 
-def _cell(task: str, system: str, made: Mapping[str, Any]) -> str:
-    """Published runs, each with its first figure and where it stands; behind them what the toy world shows."""
+def _published(task: str, system: str) -> str:
+    """Published runs, each with its first figure and its source."""
     from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 
     runs = []
@@ -76,9 +84,9 @@ def _cell(task: str, system: str, made: Mapping[str, Any]) -> str:
         if (recipe.task, recipe.system) != (task, system) or name not in FULL:
             continue
         figure = next(iter(recipe.figures), None)
-        where = "" if figure is None else figure.where.removesuffix(", as a page of results has it")
+        where = "" if figure is None else figure.where.removesuffix(", read off a list of results")
         runs.append(f"`{name}` {'-' if figure is None else f'{figure.printed} ({where})'}")
-    return f"{', '.join(runs) or 'ours'}; {_toy_figure(task, system, made)}"
+    return ", ".join(runs) or "ours"
 
 
 # Runs whose name is not that of task and system; of ImageBERT's retrieval the best published loss.
@@ -86,7 +94,7 @@ _RUNS = {"flickr30k-entities": "phrases-{}", "retrieval imagebert": "retrieval-i
 
 
 def _toy_figure(task: str, system: str, made: Mapping[str, Any]) -> str:
-    """Of the runs with pre-trained weights on the perfect store: their main measure in percent."""
+    """Main measure, in percent, of the runs with pre-trained weights on the perfect store."""
     shares, run = [], _RUNS.get(f"{task} {system}", _RUNS.get(task, f"{task}-{{}}")).format(system)
     for name in filter(re.compile(f"{STORE}/{re.escape(run)}-[0-9]").fullmatch, made):
         main = made[name]["tallies"][ARMS[f"{STORE}/{run}"].rules.main]

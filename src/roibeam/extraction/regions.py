@@ -164,7 +164,7 @@ def select_classwise_max(boxes: Tensor, class_scores: Tensor, policy: SelectionP
 def classwise_max(
     boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy, *, floor: float
 ) -> tuple[ScoredClasses, Tensor]:
-    """What an NMS inside each class leaves, and (R,) float32: each region's best score among those classes.
+    """Survivors of an NMS inside each class, and (R,) float32: each region's best score among those classes.
 
     Scores below `floor` are ignored: in NMS only higher scores suppress, so every result at or above `floor` is exact;
     regions without one give 0. Probabilities sum to 1, so a floor of 0.2 leaves at most 5 scores of each region instead
@@ -177,7 +177,7 @@ def classwise_max(
 def classwise_survivors(
     boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy, takes_part: Tensor
 ) -> ScoredClasses:
-    """What an NMS inside each class leaves.
+    """Survivors of an NMS inside each class.
 
     Args:
         boxes: (R, 4) float32, photo pixels; or (R, C, 4), one for each class.

@@ -37,7 +37,7 @@ CROPS_AT_ONCE = 4  # of a CPU; one shape for every pass: no vector depends, bit 
 
 @dataclass(frozen=True)
 class Detections:
-    """What a model found on a photo, after its own post-processing, in the order it gave.
+    """Detections of a model on a photo, after its post-processing, in its order.
 
     Attributes:
         boxes: (R, 4) float32, photo pixels.
@@ -71,7 +71,7 @@ class DetectionModel(Protocol):
     describes_boxes: bool
 
     def describe(self) -> dict[str, Any]:
-        """What decides boxes, classes and vectors: name, digest of the weights, sizes, thresholds, queries; JSON."""
+        """All that decides boxes, classes and vectors: name, digest of weights, sizes, thresholds, queries; JSON."""
         ...
 
     def __call__(self, photo: np.ndarray) -> Detections:
@@ -110,11 +110,11 @@ class VisionNetwork(Protocol):
     pools: tuple[str, ...]
 
     def describe(self, pool: str) -> dict[str, Any]:
-        """What makes the numbers: name, layer, digest of the weights, size and coordinate rule; JSON."""
+        """All that decides the numbers: name, layer, digest of the weights, size and coordinate rule; JSON."""
         ...
 
     def feature_map(self, photo: np.ndarray) -> FeatureMap:
-        """Of (height, width, 3) uint8, R, G, B: the whole photo, nothing cut off."""
+        """Map of a (height, width, 3) uint8 photo, R, G, B; the whole photo, nothing cut off."""
         ...
 
     def crop_vectors(self, crops: Sequence[np.ndarray]) -> Tensor:

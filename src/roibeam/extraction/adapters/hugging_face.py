@@ -530,7 +530,7 @@ class VisionBackbone:
 
     @cached_property
     def _digest(self) -> str:
-        """Of the weights that are read: no text tower, and no pooler of tokens."""
+        """Digest of the weights that are read: without text tower and pooler of tokens."""
         left_out = ("text",) if self._part == "projection" else ("pooler.",) if self._part == "tokens" else ()
         state = self._network.state_dict()
         return digest_of(value for name, value in state.items() if not name.startswith(left_out))

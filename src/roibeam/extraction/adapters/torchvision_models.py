@@ -459,7 +459,7 @@ def _check_layer(model: NamedModel) -> None:
 
 
 def _layer(crop: int, skeleton: nn.Module, name: str) -> _Layer:
-    """What a layer gives, from shapes of its output for pictures; one of `crop` pixels a side surely fits."""
+    """Output of a layer, from its shapes for pictures; one of `crop` pixels a side surely fits."""
     extractor = _extractor(skeleton, name)
 
     def shape(height: int, width: int) -> tuple[int, ...]:

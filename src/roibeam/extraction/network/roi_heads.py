@@ -344,7 +344,7 @@ class RoIHeads(nn.Module):
         self.box_predictor = BoxPredictor(config, conventions)
 
     def forward(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
-        """Of a map (1, C, h, w) float32 and (R, 4) boxes in network-input pixels; R may be 0."""
+        """Outputs for a map (1, C, h, w) float32 and (R, 4) boxes in network-input pixels; R may be 0."""
         chunk = self.config.region_chunk or CPU_REGION_CHUNK
         return self.describe(feature_map, boxes, features_of(self.res5), chunk)
 

@@ -123,7 +123,7 @@ def check_pixels(image: object) -> None:
         got = f"{image.shape} {image.dtype}" if isinstance(image, np.ndarray) else type(image).__name__
         raise ValueError(f"an image must be a (height, width, 3) uint8 array in B, G, R order, got {got}")
     if 0 in image.shape:
-        raise ValueError(f"an image of {image.shape[0]}x{image.shape[1]} pixels has nothing to look at")
+        raise ValueError(f"an image of {image.shape[0]}x{image.shape[1]} pixels is empty")
 
 
 def input_size(

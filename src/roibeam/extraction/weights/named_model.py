@@ -100,7 +100,7 @@ class NamedModel:
         return target, part
 
     def recorded(self) -> dict[str, Any]:
-        """What a store's manifest says of it: neither code nor folder, and what is not set is left out."""
+        """Record of it in a store's manifest: neither code nor folder, without fields that are not set."""
         unset = {each.name for each in fields(self) if getattr(self, each.name) == each.default}
         return {name: value for name, value in asdict(self).items() if name not in {"code", "folder", *unset}}
 

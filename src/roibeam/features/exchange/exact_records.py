@@ -137,7 +137,7 @@ class ExactFile(FeatureFile):
     def _describe(self) -> None:
         """Fills `details` by the first record and the names of what the file has."""
         if self._facts and self._reading.background is not None:
-            raise ValueError(f"{self.path}: says itself that background is last; leave --background out")
+            raise ValueError(f"{self.path}: records that background is last; leave --background out")
         self._seen: set[str] = set()  # arrays that some record has
         record = self._first_record("a record with boxes and features")
         known = self.fingerprint is None or has_classes(self.fingerprint)
@@ -153,7 +153,7 @@ class ExactFile(FeatureFile):
         elif self.fingerprint is not None:
             self.details["num_classes"] = num_classes_of(self.fingerprint)
         if "top_k_rest" in self._seen and top is None:
-            log.warning("%s: does not say how many classes there are, so top-k probabilities are left out", self.path)
+            log.warning("%s: does not record the number of classes, so top-k probabilities are left out", self.path)
 
     def _record(
         self, entry: int, told: Mapping[str, Any], arrays: Mapping[str, np.ndarray], dtype: str
@@ -300,7 +300,7 @@ class ExactFormat(FeatureFormat):
         return found
 
     def _words_of(self, record: RegionRecord) -> dict[str, Any]:
-        """What is not in arrays: id, size, and names and texts, None where there are none."""
+        """Fields outside the arrays: id, size, and names and texts, None where there are none."""
         found: dict[str, Any] = {"image_id": record.image_id, "width": record.width, "height": record.height}
         kinds = ("class", record.class_ids, self.classes), ("attribute", record.attribute_ids, self.attributes)
         for (kind, ids, names), name in zip(kinds, ("classes", "attributes"), strict=True):

@@ -98,7 +98,7 @@ class FeatureFormat(ABC):
         return found[1] if found else image_id
 
     def losses(self, record: RegionRecord, path: Path, layout: str | None) -> list[str]:
-        """What of a record its file has no place for; writes one to a new `path` to find out."""
+        """Fields of a record that its file cannot hold; writes one to a new `path` to find out."""
         found: Counter[str] = Counter()
         path.touch() if self.is_file else path.mkdir()
         self._write(self._fitting([record], found), path, layout or self.layouts[0], found)
@@ -190,6 +190,6 @@ def format_of(path: str | os.PathLike[str], name: str | None = None) -> FeatureF
     if found is None:
         raise ValueError(
             f"{path}: is no feature file that roibeam knows ({', '.join(FORMATS)}); name the file or folder itself, or "
-            f"say what it is with --format"
+            "give its format with --format"
         )
     return found

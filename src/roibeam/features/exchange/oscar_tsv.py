@@ -150,7 +150,7 @@ class _JoinedTsv(TsvFile):
 
     @contextmanager
     def line_of(self, image_id: bytes) -> Iterator[bytes]:
-        """What follows the image's id in its only line, or equal ones; an EntryError meanwhile names this file."""
+        """Text after the image's id in its only line, or equal ones; an EntryError meanwhile names this file."""
         entries = list(self._entries_of(image_id))
         lines = {self._bytes_of(entry).partition(b"\t")[2].strip() for entry in entries}
         try:
@@ -466,7 +466,7 @@ class OscarTsvFormat(FeatureFormat):
                 files[_PLACES[layout]].write(b"{}" if number < 0 else b"}")
 
     def _line(self, layout: str, name: str, record: RegionRecord) -> str:
-        """What follows the key in a file."""
+        """Text after the key in a file."""
         if name == _SIZES:
             return json.dumps([{"height": record.height, "width": record.width}])
         if name == _FEATURES.get(layout):

@@ -258,7 +258,7 @@ class ParquetFormat(ExactFormat):
 
 
 def _innermost(kind: pa.DataType) -> tuple[pa.DataType, int]:
-    """What the lists of a type hold, and how deep it lies in them."""
+    """Innermost type of nested lists, and its depth."""
     depth = 0
     while pa.types.is_nested(kind):
         kind, depth = kind.value_type, depth + 1

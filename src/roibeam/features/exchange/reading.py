@@ -63,7 +63,7 @@ class Reading:
 
     Args:
         background: place of background in rows of class probabilities, one of `BACKGROUNDS`; in a file that has class
-            ids alone "first" means that they count background as 0. None: as the format has it.
+            ids alone "first" means that they count background as 0. None: that of the format.
         feature_dtype: key of `FILE_DTYPES`: what the bytes of the features are; None: float32 in base64, and elsewhere
             the file's own dtype.
     Attributes:
@@ -249,7 +249,7 @@ class Reading:
         options = " or ".join(f"--feature-dtype {name}" for name in (*likely, self._seen_dtype))
         return (
             f"its features are read as {self._seen_dtype}, but their bytes look like {' or '.join(likely)}, which are "
-            f"other numbers; say what they are with {options} {_OPTIONS}"
+            f"other numbers; give their type with {options} {_OPTIONS}"
         )
 
     def _ids_doubt(self) -> str | None:
@@ -259,7 +259,7 @@ class Reading:
                 off = f"{(apart == step).sum()} of the {plural(len(apart), 'region')} that were looked at"
                 return (
                     f"its class ids are one too {word} for its rows of class probabilities in {off}: one of them "
-                    f"counts background, the other does not; say where the rows have it with --background first or "
+                    "counts background, the other does not; give its position in the rows with --background first or "
                     f"--background last {_OPTIONS}, or leave the ids out of the file"
                 )
         return None

@@ -145,7 +145,7 @@ def _samples(files: Iterable[tuple[bytes, int, int]]) -> Iterator[tuple[bytes, d
 
 
 def _key(name: bytes) -> bytes:
-    """What webdataset calls a sample."""
+    """Name of a sample in webdataset."""
     folder, slash, file = name.rpartition(b"/")
     return folder + slash + file.partition(b".")[0]
 

@@ -175,7 +175,7 @@ def num_classes_of(fingerprint: Fingerprint) -> int | None:
 
 
 def detector_part(fingerprint: Fingerprint) -> Mapping[str, Any]:
-    """What is recorded of the detector that found and named the boxes; empty of an imported store."""
+    """Record of the detector that found and named the boxes; empty for an imported store."""
     found = fingerprint.details.get("boxes", fingerprint.details.get("detector"))
     return found if isinstance(found, dict) else {}
 

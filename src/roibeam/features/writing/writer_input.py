@@ -351,7 +351,7 @@ def _array(value: Any, name: str) -> np.ndarray:
         raise EntryError(
             "read",
             "no array",
-            f"{name} is no array ({first_line(error)}); of a tensor give tensor.detach().cpu(), of bfloat16 .float()",
+            f"{name} is no array ({first_line(error)}); for a tensor give tensor.detach().cpu(), for bfloat16 .float()",
         ) from None
 
 

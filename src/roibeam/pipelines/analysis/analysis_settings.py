@@ -81,7 +81,7 @@ def default_output_path(checkpoint: str, given: Path | None, name: str) -> Path:
         return given
     run = Path(checkpoint).expanduser()
     if not (run / "checkpoints").is_dir() and not (run / STAGES_NAME).is_file():
-        raise ValueError(f"{checkpoint} is no run's folder: say where to write with --out, such as --out {name}")
+        raise ValueError(f"{checkpoint} is no run's folder: name the folder to write with --out, such as --out {name}")
     for number in count(1):
         place = (run / name).with_stem(Path(name).stem if number == 1 else f"{Path(name).stem}-{number}")
         if not _is_there(place):

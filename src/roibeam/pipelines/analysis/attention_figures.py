@@ -150,7 +150,7 @@ def write_pictures(
         groups, looks = grouped_looks(looks_LHTR, pieces, caption, record, figures)
         sheet = partial(draw_looks, caption, record, groups, looks, photo_of(record), num_layers=len(layers))
         path = out / f"picture-{number}.svg"
-        path.write_text(picture_svg(sheet, label=f"What words of {caption.sentence.text!r} look at"), "utf-8")
+        path.write_text(picture_svg(sheet, label=f"Regions that words of {caption.sentence.text!r} attend to"), "utf-8")
         path.with_suffix(".png").write_bytes(picture_png(sheet))
         written += [path, path.with_suffix(".png")]
     return written
@@ -232,7 +232,7 @@ def draw_looks(
         names.text(20, place + 0.5, printable(f"{group.name}{covered}", 50), va="center", fontsize=FONT)
     sheet.y += 4
     which = "each layer" if len(looks) == num_layers else f"{len(looks)} of {num_layers} layers"
-    title = f"The best head of {which} (layer-head)" if groups else "No word looks at one region much"
+    title = f"The best head of {which} (layer-head)" if groups else "No word attends much to one region"
     sheet.text(title, 12, "text", fontweight="bold")
     darkest = max([_LEAST_DARK, *(float(each.weights.max()) for each in looks if each.weights.size)])
     if groups:

@@ -223,7 +223,7 @@ def analyse_checkpoint(
             "model": type(model).__name__,
             "step": trained_with(found).step,
             "feature_space": store.fingerprint.feature_space,
-            "metric": f"the region that a head looks at most has {rule.words}",
+            "metric": f"the region that a head attends to most has {rule.words}",
             "active": f"mean share of the attention on regions > {ACTIVE}",
             "captions": len(captions),
             "images": len(looks.images),

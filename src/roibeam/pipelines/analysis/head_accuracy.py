@@ -118,7 +118,7 @@ def layers_of(output: VLOutput, num_pieces: int) -> list[tuple[Tensor, int]]:
     assert output.attention is not None
     layers = maps_of_words(output.attention, with_task=output.task_state is not None, num_pieces=num_pieces)
     if not layers:
-        raise ValueError("no word of this model looks at a region: it has no layer with attention from text to image")
+        raise ValueError("no word of this model attends to a region: it has no layer with attention from text to image")
     return layers
 
 
@@ -223,7 +223,7 @@ MOST_RELATIONS = 10  # the paper's table has the ten commonest
 # The paper's names of relations that spaCy's models, or Universal Dependencies, spell otherwise.
 PAPER_NAMES = {"compound": "nn", "nummod": "num", "acl": "partmod", "relcl": "rcmod", "obj": "dobj"}
 ABOVE_FOR_ANY_WORD = "above the baseline, whatever the word"
-ABOVE, BELOW, UNDECIDED = "above the baseline", "below the baseline", "not told from the baseline"
+ABOVE, BELOW, UNDECIDED = "above the baseline", "below the baseline", "no clear difference from the baseline"
 TOO_FEW = "too few to tell"
 # Intervals are over images. With fewer they are too narrow: with six that agree there is none at all.
 LEAST_IMAGES = 30

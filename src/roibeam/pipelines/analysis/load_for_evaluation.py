@@ -78,7 +78,7 @@ TASK_MODELS: Mapping[type[PreTrainedModel], str] = MappingProxyType(
     }
 )
 NO_MATCH_HEAD = (
-    "this model has no match head; what roibeam pretrain trains has one with --system visualbert, imagebert, vilbert, "
+    "this model has no match head; models of roibeam pretrain have one with --system visualbert, imagebert, vilbert, "
     "vilbert-single-stream or interbert, and with --system vlbert --model paper-small"
 )
 
@@ -125,8 +125,8 @@ def feature_assumptions(found: ModelCheckpoint, record: RegionRecord) -> list[st
     if trained_with(found).box_numbers is not None or found.as_read(record) is record:
         return []
     return [
-        f"{found.source} does not tell what it reads: it is six numbers wider than the store's features, so those of "
-        f"each region's box stand behind them, as VisualBERT's release has it for Flickr30k"
+        f"{found.source} does not record its input: it is six numbers wider than the store's features, so the six "
+        "numbers of each region's box are appended, as in VisualBERT's release for Flickr30k"
     ]
 
 

@@ -242,7 +242,7 @@ def words_to_regions(
         return None
     number = len(found) if layer is None else layer
     if not 1 <= number <= len(found):
-        raise ValueError(f"layer {number}: words look at regions in layers 1 to {len(found)} of this model")
+        raise ValueError(f"layer {number}: words attend to regions in layers 1 to {len(found)} of this model")
     heads_BHTK, first_region = found[number - 1]
     heads_TK = heads_BHTK[0]
     num_heads = len(heads_TK)

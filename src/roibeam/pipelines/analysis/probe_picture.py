@@ -201,7 +201,7 @@ def _draw_photo(
         side = "right" if x > 0.92 * record.width else "left"
         tag(axes, x, min(y, 0.95 * record.height), number, colour, ha=side, va="top")
     sheet.y += 4
-    which = "the best" if result.attention is None else "those that words look at most"
+    which = "the best" if result.attention is None else "those that words attend to most"
     if len(drawn) < record.num_regions:
         sheet.text(f"{len(drawn)} of {record.num_regions} regions: the hidden ones, and {which}.")
     if photo is None:
@@ -216,7 +216,7 @@ def _draw_attention(
     looks = result.attention
     assert looks is not None
     heads = "mean of all heads" if len(looks.heads) > 1 else f"head {looks.heads[0]} of {looks.num_heads}"
-    sheet.text("Which word looks at which region", 13, "text", fontweight="bold")
+    sheet.text("Which word attends to which region", 13, "text", fontweight="bold")
     sheet.text(f"attention, layer {looks.layer} of {looks.num_layers}, {heads}")
     largest, masks = SCALE_SHARES * looks.equal_share, {word.position for word in result.words}
     for start in range(0, len(drawn), MAX_REGIONS):

@@ -30,8 +30,8 @@ CHECKPOINT_HELP = (
 )
 _CHECKPOINT = argument("CHECKPOINT", CHECKPOINT_HELP, convert=named_step)
 Background = Annotated[str | None, option(
-    "Where classes have background: first, last or none.", "PLACE", MODEL,
-    default="last, as in our stores and the models trained on them", advanced=True,
+    "Position of the background class: first, last or none.", "PLACE", MODEL,
+    default="last, as in roibeam's stores and the models trained on them", advanced=True,
 )]  # fmt: skip
 
 
@@ -41,15 +41,15 @@ class CheckpointOptions:
 
     checkpoint: Annotated[str, _CHECKPOINT]
     tokenizer: Annotated[str | None, option(
-        "Words of the text: BERT's vocab.txt, a tokenizer folder or hf:REPO.", "FILE", MODEL,
+        "Tokenizer: BERT's vocab.txt, a tokenizer folder or hf:REPO.", "FILE", MODEL,
         default="that of the checkpoint's run", advanced=True,
     )] = None  # fmt: skip
     config: Annotated[Path | None, option(
         "JSON with the settings of an official checkpoint: its authors' own, or FILE.json of convert --to official, "
-        "which is read by itself where it lies beside FILE.", "FILE", MODEL, advanced=True,
+        "which is found without this option if it lies beside FILE.", "FILE", MODEL, advanced=True,
     )] = None  # fmt: skip
     task_token: Annotated[int | None, option(
-        "Which task a multi-task ViLBERT shall do.", "N", MODEL, min=0, advanced=True,
+        "Number of the task, for a multi-task ViLBERT.", "N", MODEL, min=0, advanced=True,
     )] = None  # fmt: skip
     device: Device = "auto"
 
@@ -69,11 +69,11 @@ class EvaluatedImages:
         advanced=True,
     )] = None  # fmt: skip
     min_match: Annotated[float, option(
-        "Stop if fewer than this share of the images is found in the store.", "SHARE", INPUT, min=0, max=1,
+        "Stop if less than this share of the images is found in the store.", "SHARE", INPUT, min=0, max=1,
         advanced=True,
     )] = 1.0  # fmt: skip
     seed: Annotated[int, option(
-        "Number that every random choice follows from: subset, masks, wrong images, halves, intervals.", "N", QUESTION,
+        "Seed of all random choices: subset, masks, wrong images, halves, intervals.", "N", QUESTION,
         min=0, advanced=True,
     )] = 0  # fmt: skip
     threads: Threads = None
@@ -85,7 +85,7 @@ class EvaluateRequest(CheckpointOptions, EvaluatedImages):
     """Request of `roibeam evaluate`: a model, a store and captions; see `evaluate`."""
 
     checkpoint: Annotated[str, _CHECKPOINT] = ""
-    store: Annotated[str, option("Folder of the store whose images are evaluated on.", "STORE", INPUT)] = ""
+    store: Annotated[str, option("Folder of the store to evaluate on.", "STORE", INPUT, default="none")] = ""
     captions: Annotated[str | None, option(
         "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table.", "FILE", INPUT,
         default="those that the store keeps",
@@ -102,7 +102,7 @@ class EvaluateRequest(CheckpointOptions, EvaluatedImages):
     )] = 1  # fmt: skip
     background: Background = None
     batch_size: Annotated[int, option(
-        "How many captions, or pairs of retrieval, are computed at once.", "N", SPEED, min=1,
+        "Captions, or pairs in retrieval, that are computed at once.", "N", SPEED, min=1,
     )] = 64  # fmt: skip
     precision: Annotated[str, option(
         "Number type that the network computes in: float32, bf16 or fp16.", "TYPE", SPEED,
@@ -114,9 +114,9 @@ class EvaluateRequest(CheckpointOptions, EvaluatedImages):
 
     def __post_init__(self) -> None:
         if self.config is not None and not isinstance(self.config, str | Path):
-            raise TypeError("EvaluateRequest: config is the file of --config; what was an EvaluationConfig is given "
-                            "as seed, batch_size, max_images, max_regions, no_retrieval, folds, task_token, "
-                            "background and device now")  # fmt: skip
+            raise TypeError("EvaluateRequest: config is the file of --config; the fields of the former "
+                            "EvaluationConfig are now seed, batch_size, max_images, max_regions, no_retrieval, folds, "
+                            "task_token, background and device")  # fmt: skip
 
 
 @renamed(images="photos", options="config", task="task_token")
@@ -124,7 +124,7 @@ class EvaluateRequest(CheckpointOptions, EvaluatedImages):
 class AttentionRequest(CheckpointOptions, EvaluatedImages):
     """Request of `roibeam attention`: a model, a store and Flickr30k Entities; see `analyse_attention`."""
 
-    store: Annotated[str, option("Folder of the store whose regions the heads look at.", "STORE", INPUT)]
+    store: Annotated[str, option("Folder of the store with the regions.", "STORE", INPUT)]
     entities: Annotated[str, option(
         "Folder of Flickr30k Entities: Sentences, Annotations, lists of splits.", "FOLDER", INPUT,
     )]  # fmt: skip
@@ -132,19 +132,19 @@ class AttentionRequest(CheckpointOptions, EvaluatedImages):
         "Use only this split, a list of --entities such as train, val or test.", "NAME", INPUT, default="all images",
     )] = None  # fmt: skip
     parses: Annotated[Path | None, option(
-        "Dependency parses of the captions: CoNLL, ten columns or four. Or spacy: parsed here.", "FILE", INPUT,
-        default="phrases alone are asked about",
+        "Dependency parses of the captions: CoNLL, ten columns or four. Or spacy, which parses them here.",
+        "FILE", INPUT, default="phrases alone are evaluated",
     )] = None  # fmt: skip
     rules: Annotated[str, option(
-        "By whose rules predictions are counted: any, merged or release.", "NAME", QUESTION,
+        "Rules by which predictions are counted: any, merged or release.", "NAME", QUESTION,
     )] = "any"  # fmt: skip
     word: Annotated[str, option(
-        "Which piece of a word or phrase looks: last, first, mean or head.", "WHICH", QUESTION,
+        "Word piece of a word or phrase whose attention counts: last, first, mean or head.", "WHICH", QUESTION,
     )] = "last"  # fmt: skip
     max_regions: Annotated[int | None, option(
         "Use at most N regions of an image, those with the best scores.", "N", QUESTION, min=1, default="all",
     )] = None  # fmt: skip
-    batch_size: Annotated[int, option("How many captions are computed at once.", "N", SPEED, min=1)] = 16
+    batch_size: Annotated[int, option("Captions that are computed at once.", "N", SPEED, min=1)] = 16
     out: Annotated[Path | None, option(
         "Where to write the result. A new folder.", "PATH", OUTPUT, "--out", "-o",
         default="RUN/attention, then RUN/attention-2, ...",
@@ -171,19 +171,19 @@ class ProbeRequest(DetectorOptions, CheckpointOptions):
     """
 
     image: Annotated[str, argument("IMAGE", "A photo; with --store the id of an image of the store.")]
-    text: Annotated[str, argument("TEXT", 'Text, with [MASK] for words to guess: "a dog on a [MASK]".')]
+    text: Annotated[str, argument("TEXT", 'Text, with [MASK] for words to predict: "a dog on a [MASK]".')]
     store: Annotated[str | None, option(
-        "Folder of a store, whose regions are shown to the model.", "STORE", INPUT, default="a detector finds regions",
+        "Folder of a store, whose regions the model gets.", "STORE", INPUT, default="a detector finds regions",
     )] = None  # fmt: skip
     photo: Annotated[Path | None, option(
-        "File of one photo. With --store, for the picture; none: a blank page. A model trained end to end needs a "
-        "photo.", "FILE", INPUT, default="none",
+        "File of one photo. With --store: for the picture; none draws on a blank page. A model trained end to end "
+        "needs a photo.", "FILE", INPUT, default="none",
     )] = None  # fmt: skip
     hide: Annotated[tuple[int, ...] | None, option(
-        "Number of a region to hide and to let the model guess; may be given again.", "N", QUESTION, min=0,
+        "Number of a region to mask, for the model to predict; may be given several times.", "N", QUESTION, min=0,
         default="the five best regions",
     )] = None  # fmt: skip
-    top: Annotated[int, option("Show the N best guesses, at most 20.", "N", QUESTION, min=1)] = 5
+    top: Annotated[int, option("Show the N best predictions, at most 20.", "N", QUESTION, min=1)] = 5
     layer: Annotated[int | None, option(
         "Layer whose attention is drawn.", "N", QUESTION, min=1, default="the last", advanced=True,
     )] = None  # fmt: skip
@@ -192,8 +192,8 @@ class ProbeRequest(DetectorOptions, CheckpointOptions):
     )] = None  # fmt: skip
     background: Background = None
     out: Annotated[Path | None, option(
-        "Where to write the result. A new .svg or .png picture; all numbers go beside it, as .json.", "PATH", OUTPUT,
-        "--out", "-o", default="RUN/probe.svg, then RUN/probe-2.svg, ...",
+        "Where to write the result. A new .svg or .png picture; all numbers are written beside it, as .json.",
+        "PATH", OUTPUT, "--out", "-o", default="RUN/probe.svg, then RUN/probe-2.svg, ...",
     )] = None  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -217,11 +217,11 @@ class SearchRequest:
         min=1, default="all",
     )] = None  # fmt: skip
     region: Annotated[str | None, option(
-        "Find the regions nearest to this one: number N of the image ID, as roibeam store show counts.", "ID:N",
+        "Find the regions most similar to this one: number N of the image ID, as roibeam store show counts.", "ID:N",
         QUESTION,
     )] = None  # fmt: skip
     photo: Annotated[Path | None, option(
-        "File of one photo. The photos nearest to it are found, by the store's own detector.", "FILE", INPUT,
+        "File of one photo. Find the photos most similar to it, by the store's detector.", "FILE", INPUT,
     )] = None  # fmt: skip
     top: Annotated[int, option("Show the N best photos or regions.", "N", QUESTION, min=1)] = 10
     index: Annotated[Path | None, option(
@@ -234,15 +234,15 @@ class SearchRequest:
     )] = None  # fmt: skip
     html: Annotated[Path | None, option("Also write a page with the photos found.", "FILE")] = None
     detector: Annotated[str | None, option(
-        "With --photo, detector of another library, as roibeam extract had it, or folder of a moved one.", "NAME",
-        DETECTOR, default="that of the store", advanced=True,
+        "With --photo: detector of another library, as in roibeam extract, or folder of one that has moved.",
+        "NAME", DETECTOR, default="that of the store", advanced=True,
     )] = None  # fmt: skip
     weights: Annotated[str | None, option(
-        "With --photo, weights of the detector.", "FILE", DETECTOR, default="where they were", advanced=True,
+        "With --photo: weights of the detector.", "FILE", DETECTOR, default="where they were", advanced=True,
     )] = None  # fmt: skip
     backbone: Annotated[str | None, option(
-        "Network of the store's vectors, where it lies now: hf:ID#projection and others.", "NAME", DETECTOR,
+        "Network of the store's vectors, if it has moved: hf:ID#projection and others.", "NAME", DETECTOR,
         default="that of the store", advanced=True,
     )] = None  # fmt: skip
-    batch_size: Annotated[int, option("How many photos are scored at once.", "N", SPEED, min=1)] = 64
+    batch_size: Annotated[int, option("Photos that are scored at once.", "N", SPEED, min=1)] = 64
     device: Device = "auto"

@@ -167,7 +167,7 @@ def _check_store(request: SearchRequest) -> None:
                 f"extracted with --backbone hf:ID#projection, such as a CLIP's"
             )
     if request.backbone is None:  # nothing is loaded because a store says so
-        raise ValueError(f"{store.path} was made by {recorded}: name it again, --backbone {recorded}")
+        raise ValueError(f"{store.path} was made by {recorded}: give it again, --backbone {recorded}")
 
 
 def _stored_region(store: FeatureStore, named: str) -> tuple[str, int]:

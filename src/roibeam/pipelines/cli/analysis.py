@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 def evaluate_command(
     request: EvaluateRequest,
     compare: Annotated[tuple[Path, Path] | None, option(
-        "Compare two results.json instead of evaluating. Shows A less B.", "A B", QUESTION,
+        "Compare two results.json instead of evaluating. Prints A minus B.", "A B", QUESTION,
     )] = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Measures a trained model on captions that it has not seen.
+    """Evaluates a trained model on held-out captions.
 
-    Masked words, masked regions, matching and retrieval, each with its interval and with what guessing would give.
-    Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT.
+    It measures masked words, masked regions, matching and retrieval, each with its confidence interval and its chance
+    level. Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT.
 
     Examples:
         roibeam evaluate run/ --store store/ --captions test.json
@@ -104,10 +104,10 @@ _MAIN = ("R@1", "R@5", "R@10", "upper bound")
 
 
 def attention_command(request: AttentionRequest, json: Json = False) -> None:
-    """Asks every attention head of a model for the regions of phrases.
+    """Measures how well each attention head of a model finds the regions of phrases.
 
-    A head is right where the region that a word looks at most covers what the phrase means: the phrase's own word, and
-    with --parses each word that hangs on it. Beside it stands the region with the best detection score.
+    A head is correct if the region that a word attends to most covers the object of the phrase: a word of the phrase
+    or, with --parses, a word that depends on it. The baseline is the region with the best detection score.
 
     After "What Does BERT with Vision Look At?". The model analysed there is the run of roibeam pretrain --recipe
     visualbert-task-flickr: COCO's captions, then Flickr30k's.
@@ -196,10 +196,10 @@ def _row(each: HeadFigures) -> str:
 
 
 def probe_command(request: ProbeRequest, json: Json = False) -> None:
-    """Asks a trained model about an image and a text.
+    """Shows what a trained model predicts for an image and a text.
 
-    It guesses each [MASK] and each hidden region, says whether image and text match, and draws which word looks at
-    which region.
+    The model predicts each [MASK] and each masked region, and whether image and text match. A picture shows which word
+    attends to which region.
 
     Examples:
         roibeam probe run/ photo.jpg "a dog on a [MASK]" --detector toy
@@ -235,11 +235,11 @@ def _print_probe(done: Probed, *, as_json: bool) -> None:
         typer.echo(f"  no region is guessed: {result.regions_remark}")
     typer.echo(f"  match: {NO_MATCH_HEAD}" if result.match is None else f"  match: {100 * result.match:.1f} %")
     numbers = done.picture.with_suffix(".json").name
-    typer.echo(f"{done.picture}   the photo, and which word looks at which region; all numbers: {numbers}")
+    typer.echo(f"{done.picture}   the photo, and which word attends to which region; all numbers: {numbers}")
 
 
 def search_command(request: SearchRequest, json: Json = False) -> None:
-    """Finds the photos of a store that a sentence describes, or what looks like a region or a photo.
+    """Finds photos of a store by a sentence, or by a similar region or photo.
 
     With --model a trained model scores the sentence with each photo. Without it, the text network of the store's
     vectors is used: those of roibeam extract --backbone hf:ID#projection. The cost is printed first.

@@ -44,12 +44,12 @@ def download_command(
         "Column of the URLs, where ROWS is a table.", "NAME", INPUT, default="url or image_url, in any case",
     )] = "",
     caption_column: Annotated[str, option(
-        "Column of the captions: its name; in a caption .tsv 1 or 2.", "COLUMN", INPUT,
+        "Column of the captions: its name, or 1 or 2 in a caption .tsv.", "COLUMN", INPUT,
         default="caption, text or top_caption, in any case",
     )] = "",
     connections: Annotated[int, option("Connections that are open at once.", "N", NETWORK, min=1)] = 64,
     per_host: Annotated[int, option("Connections to one host that are open at once.", "N", NETWORK, min=1)] = 8,
-    attempts: Annotated[int, option("Tries of a URL that fails for a reason that may pass.", "N", NETWORK, min=1)] = 3,
+    attempts: Annotated[int, option("Tries of a URL that fails for a temporary reason.", "N", NETWORK, min=1)] = 3,
     connect_timeout: Annotated[float, option(
         "Seconds to wait for a connection.", "SECONDS", NETWORK, advanced=True,
     )] = 10.0,
@@ -57,13 +57,13 @@ def download_command(
         "Seconds that a server may be silent.", "SECONDS", NETWORK, advanced=True,
     )] = 15.0,
     timeout: Annotated[float, option(
-        "Seconds that one answer may take in all.", "SECONDS", NETWORK, advanced=True,
+        "Seconds that one response may take in all.", "SECONDS", NETWORK, advanced=True,
     )] = 60.0,
     max_wait: Annotated[float, option(
         "Longest wait that a server may ask for.", "SECONDS", NETWORK, min=0, advanced=True,
     )] = 60.0,
     backoff: Annotated[float, option(
-        "Seconds before the second try; they double each time.", "SECONDS", NETWORK, min=0, advanced=True,
+        "Seconds before the second try; doubled before each further one.", "SECONDS", NETWORK, min=0, advanced=True,
     )] = 1.0,
     max_redirects: Annotated[int, option(
         "Redirects that are followed for one URL.", "N", NETWORK, min=0, advanced=True,
@@ -71,11 +71,10 @@ def download_command(
     allow_private: AllowPrivate = (),
     user_agent: UserAgent = None,
     robots_txt: Annotated[bool, option(
-        "Ask each host\'s robots.txt, and leave out what it forbids.", "", NETWORK, "--robots-txt/--no-robots-txt",
+        "Read each host's robots.txt, and skip what it forbids.", "", NETWORK, "--robots-txt/--no-robots-txt",
     )] = False,
     seed: Annotated[int, option(
-        "Number that every random choice follows from. Here: the waits between tries.", "N", TRAINING, min=0,
-        advanced=True,
+        "Seed of all random choices. Here: of the waits between tries.", "N", TRAINING, min=0, advanced=True,
     )] = 0,
     retry_dead_letters: Annotated[bool, option("Try again what failed before.", "", FAILURES)] = False,
     max_failures: Annotated[float, option(
@@ -91,7 +90,7 @@ def download_command(
 ) -> None:  # fmt: skip
     """Downloads the images of a caption list.
 
-    It also writes OUT/local.tsv, their captions with local paths, which extract reads. Run the same command again to
+    It also writes OUT/local.tsv, the captions with local paths, for `roibeam extract`. Run the same command again to
     continue. Images that fail are listed with the reason in OUT/dead_letters.parquet. Images whose site does not want
     them used (X-Robots-Tag) are left out.
 
@@ -145,8 +144,8 @@ def collect_run_command(
 ) -> None:
     """Collects image-text pairs from web pages.
 
-    Pages are read, their dominant images fetched politely, and the best text of each image kept, with a reason for
-    whatever is dropped. Run the same command again to continue. docs/collection.md tells the steps.
+    It reads pages, fetches their dominant images politely, and keeps the best text of each image. Each dropped page,
+    image and text has a reason. Run the same command again to continue. docs/collection.md describes the steps.
 
     Examples:
         roibeam collect run crawl/ pairs/ --workers 2
@@ -183,8 +182,8 @@ _FEW_ROWS = 100  # a precision of 0.95 among 100 has an interval of 0.89 to 0.98
 def train_images_command(request: TrainImagesRequest, json: Json = False) -> None:
     """Trains a judge that tells natural photos from logos, charts and screenshots.
 
-    It looks at cheap statistics of the file and, with --store, at its regions. A quarter of the images is held out, and
-    sets the threshold. What it writes is numbers: nothing in it is executed.
+    It looks at cheap statistics of the file and, with --store, at its regions. A quarter of the images is held out to
+    set the threshold. OUT holds numbers only; nothing in it is executed.
 
     Examples:
         roibeam collect train-images labels.csv images.json
@@ -199,7 +198,7 @@ def train_pairs_command(request: TrainPairsRequest, json: Json = False) -> None:
     """Trains a judge that tells whether a text describes an image.
 
     It learns from curated captions, from labelled texts, and from wrong pairs made of right ones in four ways. A
-    quarter of the images is held out, and sets the threshold: the labelled texts of them, where there are any.
+    quarter of the images is held out to set the threshold, by their labelled texts where there are any.
 
     Examples:
         roibeam collect train-pairs pairs.json --captions captions.json --store store/
@@ -244,7 +243,7 @@ def _lines(out: Path, done: TrainedJudge) -> Iterator[str]:
 
 
 collect_app = typer.Typer(
-    cls=HelpedGroup, help="Image-text pairs from web pages: collected and judged.", rich_markup_mode=None
+    cls=HelpedGroup, help="Image-text pairs from web pages, and their judges.", rich_markup_mode=None
 )
 collect_app.command("run", cls=ExtractCommand)(request_command(collect_run_command))
 collect_app.command("train-images", cls=HelpedCommand)(request_command(train_images_command))

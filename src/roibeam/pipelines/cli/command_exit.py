@@ -96,7 +96,7 @@ def _failed(error: BaseException) -> int:
         return _complain_once(resume_hint(sys.argv), exit_code())
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
         called = getattr(getattr(error, "ctx", None), "command_path", "roibeam")
-        return _complain(f"{error.format_message()} ({called} --help tells more)", error.exit_code)
+        return _complain(f"{error.format_message()} ({called} --help lists all options)", error.exit_code)
     if "--debug" in sys.argv:
         traceback.print_exception(error)
     failure = failure_of(error)

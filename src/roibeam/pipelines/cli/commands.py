@@ -65,7 +65,7 @@ def _root(
 def demo_command(out: Annotated[Path, argument("OUT", "Folder to write.")]) -> None:
     """Shows the whole chain on drawn pictures, without a download.
 
-    It extracts regions, trains a small VL-BERT and asks it, which takes a few minutes on two cores.
+    It extracts regions, trains a small VL-BERT and shows its predictions, in a few minutes on two cores.
 
     Examples:
         roibeam demo demo/

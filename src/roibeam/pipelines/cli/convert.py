@@ -21,17 +21,17 @@ def convert_command(
     )],
     out: Annotated[Path, argument("OUT", "File or folder to write. It must not exist yet.")],
     to: Annotated[str | None, option(
-        "Format to write. Of a detector: safetensors, detectron2, hf, milvlg or vlbert. Of a model: roibeam (a "
-        "folder), official (its authors' names, with its settings in OUT.json), or detector (of a run with --labels).",
-        "FORMAT", default="by the suffix of OUT",
+        "Format to write. For a detector: safetensors, detectron2, hf, milvlg or vlbert. For a model: roibeam (a "
+        "folder), official (its authors' names, with its settings in OUT.json), or detector (that of a run with "
+        "--labels).", "FORMAT", default="by the suffix of OUT",
     )] = None,
     detector: Annotated[str, option(
-        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4-600, vinvl-x152-c4, r2c-r50, others. Here: "
-        "network sizes that the file must have.", "NAME", DETECTOR,
+        "toy, a run of `roibeam detector train`, or a network: vg-r101-c4-600, vinvl-x152-c4, r2c-r50, others. The "
+        "file must have the sizes of this network.", "NAME", DETECTOR,
     )] = "vg-r101-c4",
     settings: Annotated[list[str] | None, option(
-        "Change one setting, as section.field=value; may be given again. Section: detector.", "FIELD=VALUE", DETECTOR,
-        "--set", advanced=True,
+        "Change one setting, as section.field=value; may be given several times. Section: detector.",
+        "FIELD=VALUE", DETECTOR, "--set", advanced=True,
     )] = None,
     config_file: Annotated[Path | None, option(
         "JSON with the settings of an official checkpoint: its authors' own, or FILE.json of convert --to official.",
@@ -53,7 +53,7 @@ def convert_command(
         _convert_model(weights, out, to, config_file, settings, as_json)
         return
     if config_file is not None:
-        raise ValueError("--config is for a model's checkpoint; say --to roibeam or --to official too")
+        raise ValueError("--config is for a model's checkpoint; give --to roibeam or --to official, too")
     check_named_files([("WEIGHTS", weights)])
     from roibeam.extraction.network.config import CONFIGS
     from roibeam.extraction.weights.sources import check_weight_file, check_written_file, format_named

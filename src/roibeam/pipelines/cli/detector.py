@@ -20,7 +20,7 @@ from roibeam.pipelines.common.console.request_options import (
 )
 from roibeam.pipelines.training.requests import DetectorTrainRequest, LabelledPhotosOptions
 
-detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.", rich_markup_mode=None)
+detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: train and evaluate.", rich_markup_mode=None)
 
 
 @detector_app.command("train", cls=HelpedCommand)
@@ -31,7 +31,7 @@ def train_command(
     """Trains a detector on photos with labelled objects.
 
     It is a Faster R-CNN that also predicts attributes. OUT/checkpoints/STEP/model is what `roibeam extract --detector`
-    takes. torchrun starts it on several GPUs, as it does for pretrain.
+    takes. torchrun runs it on several GPUs, as for pretrain.
 
     Examples:
         roibeam detector train run/ --labels vg/train.txt --photos vg/images
@@ -78,23 +78,23 @@ def evaluate_command(
     detector: Annotated[str, argument("DETECTOR", "Folder of a detector (model of a checkpoint), or toy.")],
     labels: LabelledPhotosOptions,
     max_images: Annotated[int | None, option(
-        "Use at most N images. Here: the first ones.", "N", INPUT, min=1, default="all",
+        "Use at most N images, the first ones.", "N", INPUT, min=1, default="all",
     )] = None,
     settings: Annotated[list[str] | None, option(
-        "Change one setting, as section.field=value; may be given again. Section: conventions, in place of the "
+        "Change one setting, as section.field=value; may be given several times. Section: conventions, in place of the "
         "detector's.", "FIELD=VALUE", DETECTOR, "--set", advanced=True,
     )] = None,
     nms_iou: Annotated[float, option(
-        "Boxes of one class that overlap more than this suppress each other. detectron2's figures are made at 0.5.",
+        "Boxes of one class that overlap more than this suppress each other. detectron2's figures use 0.5.",
         "SHARE", MODEL, min=0, max=1,
     )] = 0.3,
     device: Device = "auto",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Judges a detector on photos with labelled objects.
+    """Evaluates a detector on photos with labelled objects.
 
-    Measures mAP as Visual Genome and as COCO do, attributes, calibration, and recall of the kept regions.
+    It measures mAP as defined for Visual Genome and for COCO, attributes, calibration, and recall of the kept regions.
 
     Examples:
         roibeam detector evaluate toy --labels world/visual_genome/test.txt

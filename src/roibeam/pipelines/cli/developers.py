@@ -27,7 +27,7 @@ def conformance_command(
     )] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Says where the comparison with reference arrays is now: `python tests/conformance`, in a clone.
+    """Prints how to compare with reference arrays: `python tests/conformance`, in a clone.
 
     Examples:
         roibeam conformance
@@ -40,22 +40,21 @@ def conformance_command(
 
 def leaks_command(
     images: Annotated[str, argument(
-        "SOURCE_OR_STORE", "What extract takes, a store's folder, or that of a training run.",
+        "SOURCE_OR_STORE", "Source as in `roibeam extract`, or folder of a store or of a training run.",
     )],
     held_out: HeldOutRules,
     photos: Annotated[str | None, option(
-        "Folder of the photos. Or a URL. For a list or annotation file.", "DIR", INPUT,
-        default="found near that file",
+        "Folder of the photos, or a URL. For a list or annotation file.", "DIR", INPUT, default="found near it",
     )] = None,
     numbers_of: NumbersOf = None,
     id_rule: IdRule = "no-extension",
     caption_column: CaptionColumn = "",
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Tells which images are test images of a benchmark.
+    """Finds images that are test images of a benchmark.
 
-    Of a training run it tells which of them its model was trained on, runs that it started from included. The exit
-    code is 1 if there are any.
+    In a training run, it finds those on which its model was trained, or a model that it started from. The exit code is
+    1 if there are any.
 
     Examples:
         roibeam leaks store/ --held-out karpathy=dataset_coco.json
@@ -84,10 +83,10 @@ PIPELINE = "roibeam.pipelines.extract.beam_extraction"  # by its name: the pool 
 
 
 def worker_pool_command(
-    port: Annotated[int, option("Port that runners ask for workers at.", "N", NETWORK, min=1, max=65535)] = 50000,
+    port: Annotated[int, option("Port at which runners request workers.", "N", NETWORK, min=1, max=65535)] = 50000,
     host: Annotated[str, option(
-        "Address to listen at. One that other machines reach needs a token; one pool on each machine needs none such.",
-        "ADDRESS", NETWORK,
+        "Address to listen at. An address that other machines reach needs a token; one pool on each machine needs no "
+        "such address.", "ADDRESS", NETWORK,
     )] = "localhost",
     pool_token_file: Annotated[Path | None, option(
         "File with the token of the worker pools. Without one, every user of this machine can run code as you.",

@@ -75,8 +75,8 @@ def extract_command(
         _print_note(
             f"roibeam: {100 * summary.failed_share:.1f} % of the images failed, more than the "
             f"{100 * request.run.max_failures:g} % of --max-failures; the store is complete for the others; "
-            f"{request.out}/report.html tells why, and "
-            f"`roibeam store dead-letters {request.out}` lists all that failed; --retry-dead-letters tries them again"
+            f"{request.out}/report.html gives the reasons, and `roibeam store dead-letters {request.out}` lists all "
+            "that failed; --retry-dead-letters tries them again"
         )
         raise typer.Exit(1)
 
@@ -87,16 +87,16 @@ def _print_note(line: str) -> None:
 
 def progress_command(
     stores: Annotated[list[str], argument("STORE", "Stores that runs write: folders, or URLs (s3://, gs://, ...).")],
-    watch: Annotated[bool, option("Look again and again until the store is complete.", "", QUESTION)] = False,
-    every: Annotated[float, option("Seconds between two looks. With --watch.", "SECONDS", QUESTION, min=1)] = 15.0,
+    watch: Annotated[bool, option("Repeat until the store is complete.", "", QUESTION)] = False,
+    every: Annotated[float, option("Seconds between two reports. With --watch.", "SECONDS", QUESTION, min=1)] = 15.0,
     json: Json = False,
 ) -> None:
     """Shows how far an extraction is, and the time left.
 
-    It reads what the run has written, on any runner and from any machine, and writes nothing. --watch ends when the
-    run has ended, or nothing was heard of it for 20 minutes. The exit code is 1 if the run stopped before its end, is
-    silent for so long, or failed (--max-failures); 0 if it is at work or has finished. Of several stores, each is
-    shown; the exit code is 1 if one of them neither works nor has finished.
+    It reads what the run has written, on any runner and from any machine, and writes nothing. --watch ends when the run
+    has ended, or has written nothing for 20 minutes. The exit code is 0 if the run is at work or has finished, and 1 if
+    it was stopped, has written nothing for so long, or failed (--max-failures). With several stores, it is 1 if any of
+    them gives 1.
 
     Examples:
         roibeam progress store/

@@ -30,7 +30,7 @@ def finetune_command(request: FinetuneRequest, json: Json = False) -> None:
 
     Tasks are vqa, vcr, nlvr2, refcoco, refcoco+, refcocog, flickr30k-entities, retrieval and those of GLUE (cola,
     sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli), from their official files; labels, one label for an image and a
-    text, from a table of your own; or a file of your own task. torchrun starts it on several GPUs.
+    text, from a table of your own; or a file of your own task. torchrun runs it on several GPUs.
 
     Examples:
         roibeam finetune r --task rte --recipe interbert-rte --toy --from r0 --data d
@@ -111,8 +111,8 @@ def _print_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> No
 def predict_command(request: PredictRequest, json: Json = False) -> None:
     """Writes a fine-tuned model's predictions, as the task's test server takes them.
 
-    `roibeam score` scores them; what it tells of the model lies beside them, in FILE.card.json. A call that was ended
-    goes on where it was; torchrun starts it on several GPUs.
+    `roibeam score` scores them; FILE.card.json, beside them, describes the model. A call that was stopped continues
+    when it is repeated; torchrun runs it on several GPUs.
 
     Examples:
         roibeam predict vqa-run/ --store store/ --data vqa/ --out answers.json
@@ -157,7 +157,7 @@ def predict_command(request: PredictRequest, json: Json = False) -> None:
 
 
 def score_command(
-    task: Annotated[str, argument("TASK", "As of `roibeam finetune`; glue for a zip of all its tables.")],
+    task: Annotated[str, argument("TASK", "Task, as in `roibeam finetune --task`; glue for a zip of all its tables.")],
     file: Annotated[Path, argument("FILE", "Predictions, in the task's official format (docs/look.md).")],
     data: Annotated[Path, option("Folder with the official files of a data set.", "DIR", INPUT)],
     split: Annotated[str | None, option(
@@ -165,25 +165,25 @@ def score_command(
         default="val; dev of nlvr2 and GLUE; test of retrieval",
     )] = None,
     rules: Annotated[str, option(
-        "By whose rules predictions are counted. strict and official; boxes: uniter, vl-bert, vilbert; retrieval: "
+        "Rules by which predictions are counted. strict and official; boxes: uniter, vl-bert, vilbert; retrieval: "
         "five-folds, subset.", "NAME", QUESTION,
     )] = "strict",
     check: Annotated[bool, option(
-        "Only look whether the predictions are complete and well written.", "", QUESTION,
+        "Only check that the predictions are complete and in the right format.", "", QUESTION,
     )] = False,
     against: Annotated[Path | None, option(
         "Compare with this second file of predictions, row by row.", "FILE", QUESTION,
     )] = None,
     recipe: Annotated[str, option(
-        "Print what the paper of this recipe has, too; `roibeam recipes` lists them.", "NAME", QUESTION,
+        "Also print the figures of this recipe's paper; `roibeam recipes` lists them.", "NAME", QUESTION,
         default="that of the run that made the predictions",
     )] = "",
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Scores predictions for a task as its official code does.
 
-    The official files of the data set are found in --data by their names. Each score comes with a card, which says
-    what was counted and by which rules.
+    The official files of the data set are found in --data by their names. Each score comes with a card of what was
+    counted, and by which rules.
 
     Examples:
         roibeam score vqa answers.json --data vqa/

@@ -28,7 +28,7 @@ from roibeam.pipelines.common.console.request_options import GROUPS
 FEATURES = "Features"
 STORES = "Stores"
 TRAIN = "Training"
-LOOKING = "Looking"
+LOOKING = "Looking and evaluating"
 SETUP = "Setting up"
 DEVELOPERS = "For developers"
 COMMAND_GROUPS = (FEATURES, STORES, TRAIN, LOOKING, SETUP, DEVELOPERS)

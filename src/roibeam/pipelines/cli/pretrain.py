@@ -130,15 +130,15 @@ def pretrain_command(
     context: typer.Context,
     request: PretrainRequest,
     stage: Annotated[tuple[str, ...], option(
-        "Options of one training stage; given again, stages run one after the other. Such as --stage '--store web/' "
-        "--stage '--store coco/ --steps 5000'. Each stage starts from the weights of the one before; its folder is "
+        "Options of one training stage; several stages run one after the other. Such as --stage '--store web/' --stage "
+        "'--store coco/ --steps 5000'. Each stage starts from the weights of the one before; its folder is "
         "OUT/stage-N.", "OPTIONS", TRAINING, advanced=True,
     )] = (),
     json: Json = False,
 ) -> PretrainRequest | None:  # fmt: skip
     """Trains a model on captions and the regions of a store.
 
-    It learns to guess masked words and masked regions, and which captions and images match. torchrun starts it
+    The model learns to predict masked words and masked regions, and which captions and images match. torchrun runs it
     on several GPUs.
 
     Examples:

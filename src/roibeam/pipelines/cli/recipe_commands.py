@@ -280,7 +280,7 @@ def _weights_of(features: Features) -> str:
 
 
 def _folder_of_boxes(file: str) -> str:
-    """Where a file of boxes lies, below DATA: each with the data set whose it is."""
+    """Folder of a file of boxes, below DATA: that of its data set."""
     if "instances_train2014" in file:
         return f"coco/annotations/{file}"
     return f"vcr/{file}" if file.startswith("vcr1images") else file if "/" in file else f"refcoco+/{file}"
@@ -460,7 +460,7 @@ DATA, ELSEWHERE, STORES = PLACES = ("DATA", "", "STORES")
 
 
 def needs_of(commands: Iterable[Command]) -> list[Need]:
-    """What commands need that no download among them makes; what lies in one folder stands together."""
+    """Files that commands need and no download among them makes, grouped by folder."""
     commands = list(commands)
     made = {f"{each.words[2]}/local.tsv".removeprefix("DATA/") for each in commands if each.words[0] == "download"}
     has_test = any("DATA/vqa" in each.words and {"test", "test-dev"} & {*each.words} for each in commands)

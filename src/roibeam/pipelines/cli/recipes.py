@@ -41,8 +41,7 @@ def _filter(help: str, value: str) -> Any:
 def recipes_command(
     name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
     commands: Annotated[bool, option(
-        "With NAME: what to type, from downloads to the figures; words in capitals are yours to fill in.",
-        "", QUESTION,
+        "With NAME: the commands to type, from downloads to the figures; replace the words in capitals.", "", QUESTION,
     )] = False,
     data: Data = None,
     stores: Stores = None,
@@ -55,8 +54,8 @@ def recipes_command(
 ) -> None:  # fmt: skip
     """Lists the published training runs that can be repeated.
 
-    `roibeam pretrain --recipe NAME` repeats one; those of a task, at the end, are for `roibeam finetune`. `roibeam
-    tables` lists the tables whose figures they make.
+    `roibeam pretrain --recipe NAME` repeats one; recipes of a task, at the end, are for `roibeam finetune`. `roibeam
+    tables` lists the tables that they reproduce.
 
     Examples:
         roibeam recipes
@@ -76,7 +75,7 @@ def recipes_command(
     elif commands:
         raise ValueError("--commands is of one recipe; name it, such as roibeam recipes vlbert-vqa --commands")
     if (data or stores) and not commands:
-        raise ValueError("--data and --stores are for --commands, which says what is missing there")
+        raise ValueError("--data and --stores are for --commands, which lists what is missing there")
     asked = {"paper": paper, "task": task, "system": system, "figure": figure, "search": search}
     every: dict[str, Recipe | TaskRecipe] = {**RECIPES, **TASK_RECIPES}
     for each, value in ((each, value) for each, value in asked.items() if value):
@@ -113,7 +112,7 @@ def _plain_name(name: str) -> str:
 
 
 def _facts(name: str, recipe: Recipe | TaskRecipe) -> dict[str, list[str]]:
-    """What the filters look at."""
+    """Facts that the filters read."""
     from roibeam.pipelines.common.statistics.paper_figures import paper_figures
 
     return {
@@ -206,12 +205,14 @@ def _size(name: str) -> str:
 def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
     warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
     falls = f", falls after {' and '.join(f'{share:.0%}' for share in recipe.decays_at)}" if recipe.decays_at else ""
-    starts = {PRETRAINED: "pre-trained", BERT: "new, from BERT", NOTHING: "new"}
+    starts = {PRETRAINED: f"a run of --recipe {recipe.model} or its authors' file", BERT: "BERT", NOTHING: "nothing"}
+    found = _settings(recipe.accidents)
     return [
         f"{name}: {recipe.summary}",
         *_wrapped("  source", recipe.source),
         f"  task       {recipe.task}; system {recipe.system}, head {recipe.head}",
-        f"  model      that of {recipe.model}, {starts[recipe.start]}; {recipe.parameters:,} parameters are trained",
+        f"  model      that of {recipe.model}, with {recipe.parameters:,} parameters to train",
+        f"  starts     from {starts[recipe.start]}",
         *([f"  in turn    with {recipe.in_turn_with}, by one model"] if recipe.in_turn_with else []),
         *_features(recipe),
         *(_wrapped("  end to end", _photos(recipe)) if recipe.end_to_end else []),
@@ -219,7 +220,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
         f"warm-up {warmup}{falls}",
         *_wrapped("  GPU hours", _hours(recipe)),
         *_wrapped("  optimiser", _settings(recipe.settings)),
-        *(_wrapped("  accidents", _settings(recipe.accidents)) if recipe.accidents else []),
+        *(_wrapped("  bugs", f"of the authors' code, by steps.rule=release: {found}") if found else []),
         "  steps.rule",
         *(f"    {name}: {recipe.step_rule(name).words}" for name in recipe.step_rules),
         *_wrapped("  task", _settings(dataclasses.asdict(recipe.options))),

@@ -60,7 +60,7 @@ def _option(name: str, hint: Any, default: Any) -> inspect.Parameter:
 
 
 def _typed(kind: Any) -> Any:
-    """The type in typer's words, for which what may be given again is a list."""
+    """Type as typer writes it: a list for an option that may be given several times."""
     if get_origin(kind) in (Union, UnionType):
         return Union[tuple(_typed(each) for each in get_args(kind))]  # noqa: UP007
     is_many = get_origin(kind) is Sequence or (get_origin(kind) is tuple and get_args(kind)[-1] is ...)
@@ -79,7 +79,7 @@ def _made(request: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _value(given: Any, default: Any) -> Any:
-    """What typer gives, with a tuple for a list; an empty one stands for what was not given."""
+    """Value from typer, with a tuple for a list; an empty list means that the option was not given."""
     if not isinstance(given, list):
         return given
     return tuple(given) if given or default in (MISSING, inspect.Parameter.empty) else default

@@ -29,21 +29,21 @@ from roibeam.pipelines.common.console.request_options import (
 
 
 def copy_command(
-    sources: Annotated[list[str], argument("SOURCE", "Stores, or URLs of some, with features made in the same way.")],
+    sources: Annotated[list[str], argument("SOURCE", "Stores, or their URLs, with features made in the same way.")],
     out: Annotated[str, argument("OUT", "Folder or URL to write the new store into.")],
     ids: Annotated[Path | None, option(
         "Use only these images: a file with one id on each line, or of `store ids --json`.", "FILE", INPUT,
     )] = None,
     without_ids: Annotated[Path | None, option("Leave these images out: a file as for --ids.", "FILE", INPUT)] = None,
-    split_file: Annotated[Path | None, option("Karpathy file that --split is of.", "FILE", INPUT)] = None,
+    split_file: Annotated[Path | None, option("Karpathy file of --split.", "FILE", INPUT)] = None,
     split: Annotated[str | None, option(
-        "Use only this split, such as train, val or test. Several with commas between.", "NAME", INPUT,
+        "Use only this split, such as train, val or test. Several are separated by commas.", "NAME", INPUT,
     )] = None,
     dtype: Annotated[str | None, option(
         "Number type of the stored features: float16 or float32.", "TYPE", KEPT, default="as it is",
     )] = None,
     distribution: Annotated[str | None, option(
-        "Class probabilities of each region that are stored: full, top-K or none. A copy cannot make them full.",
+        "Class probabilities to store for each region: full, top-K or none. A copy cannot restore the full ones.",
         "KIND", KEPT, default="as they are",
     )] = None,
     min_score: Annotated[float, option("Keep only regions of at least this score.", "SHARE", KEPT, min=0, max=1)] = 0.0,
@@ -54,12 +54,12 @@ def copy_command(
         "Use at most N regions of an image, those with the best scores.", "N", KEPT, min=1, default="all",
     )] = None,
     vocab: Annotated[str | None, option(
-        "Class names: vg, a file, or a folder with objects_vocab.txt and attributes_vocab.txt. For stores whose ids "
-        "have no names.", "DIR", KEPT, default="those of the store",
+        "Class names: vg, a file, or a folder with objects_vocab.txt and attributes_vocab.txt. For stores whose class "
+        "ids have no names.", "DIR", KEPT, default="those of the store",
     )] = None,
     shard_size: Annotated[int, option("Number of images in each new shard.", "N", KEPT, min=1)] = 4000,
     shard_mb: Annotated[int | None, option(
-        "End a shard near this many MB (10^6 bytes).", "N", KEPT, min=1, default="no such limit",
+        "End a shard at about this many MB (10^6 bytes).", "N", KEPT, min=1, default="no such limit",
     )] = None,
     drop_damaged: Annotated[bool, option(
         "Leave damaged records out, instead of stopping. They count as failures.", "", FAILURES,
@@ -71,7 +71,7 @@ def copy_command(
     scratch: Scratch = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Copies stores into a new one: merged, cut anew, or in part.
+    """Copies stores into a new one: merged, in other shards, or in part.
 
     An image that several sources hold is copied once; it is an error if they differ. Captions and labels come along.
     Every record is checked. Run the same command again to continue. See docs/stores.md.
@@ -93,7 +93,7 @@ def copy_command(
     given = {"--ids": ids, "--without-ids": without_ids, "--split": split}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
-        raise ValueError(f"{names[0]} and {names[1]} both say which images; give one of them")
+        raise ValueError(f"{names[0]} and {names[1]} both choose images; give one of them")
     if (split is None) != (split_file is None):
         raise ValueError("--split NAME and --split-file FILE go together: a split, and the Karpathy file that it is of")
     if min_regions and not min_score:
@@ -128,7 +128,7 @@ def plan_command(
 ) -> None:
     """Shows which shards each training process would read.
 
-    Shards are shared out so that every process reads about as many bytes.
+    Shards are divided so that every process reads about the same number of bytes.
 
     Examples:
         roibeam store plan store/ --ranks 64
@@ -180,23 +180,23 @@ def _ranges(numbers: list[int]) -> str:
 def repair_command(
     store: Annotated[str, argument("STORE", "Folder or URL of the store that `roibeam extract` wrote.")],
     photos: Annotated[str | None, option(
-        "Folder of the photos. Or a URL: where they are now, or the archives that hold them. Without it: only report.",
+        "Folder or URL of the photos, or of the archives that hold them. Without it, damage is only listed.",
         "DIR", INPUT,
     )] = None,
     weights: Annotated[str | None, option(
-        "Weights of the detector: a file, a URL, hf:REPO or random:SEED.", "FILE", DETECTOR,
-        default="where they were",
+        "Weights of the detector: a file, a URL, hf:REPO or random:SEED.", "FILE", DETECTOR, default="where they were",
     )] = None,
     detector: Annotated[str | None, option(
-        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4-600, vinvl-x152-c4, r2c-r50, others. Here: "
-        "toy or a folder, if it has moved; torchvision:, hf: and python: must be named again.", "NAME", DETECTOR,
+        "toy, a run of `roibeam detector train`, or a network: vg-r101-c4-600, vinvl-x152-c4, r2c-r50, others. Needed "
+        "for a run that has moved, and for torchvision:, hf: and python:.", "NAME", DETECTOR,
         default="that of the store",
     )] = None,
     backbone: Annotated[str | None, option(
-        "Backbone of another library, which must be named again: torchvision:, hf: or python:.", "NAME", DETECTOR,
+        "Backbone of another library, which must be given again: torchvision:, hf: or python:.", "NAME", DETECTOR,
     )] = None,
     backbone_weights: Annotated[str | None, option(
-        "Weights of a backbone of torchvision: a file, a URL, random:SEED or default, its own.", "FILE", DETECTOR,
+        "Weights of a torchvision backbone: a file, a URL, random:SEED, or default for torchvision's own.",
+        "FILE", DETECTOR,
     )] = None,
     device: Annotated[str | None, option(
         "Where to compute: auto (a GPU if there is one), cpu, cuda or cuda:N.", "DEVICE", SPEED,
@@ -208,11 +208,11 @@ def repair_command(
 ) -> None:  # fmt: skip
     """Lists broken images of a store, and extracts them again.
 
-    Without --photos it only lists them, and those that are missing. It reads every record. Whole records stay as they
+    Without --photos it only lists them, and those that are missing. It reads every record. Intact records stay as they
     are. The new features must be made in the same way (detector, conventions, selection, dtype), else nothing is
-    written. A photo that is not the one of the broken record stops it. Shards of a store at a URL are copied here one
-    after the other. The exit code is 1 if the store needs a repair, if images could not be extracted again, or if a
-    record came out otherwise than it should.
+    written. It stops at a photo that is not the one of the broken record. Shards of a store at a URL are copied here
+    one after the other. The exit code is 1 if the store needs a repair, if images could not be extracted again, or if a
+    new record differs too much from the old one.
 
     Examples:
         roibeam store repair store/
@@ -253,7 +253,7 @@ def _list_damage(store: str, scratch: str | None, *, as_json: bool) -> None:
 
 store_app = typer.Typer(
     cls=HelpedGroup,
-    help="Stores of region features: looked at, repaired, copied, compared, exchanged with other code bases.",
+    help="Stores of region features: inspect, repair, copy, compare, exchange with other code bases.",
     rich_markup_mode=None,
 )
 _STORE = argument("STORE", "Store: a folder, or its URL (s3://, gs://, ...).")
@@ -293,10 +293,10 @@ def verify_command(
     scratch: Scratch = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Checks that a store is whole.
+    """Checks that a store is complete and undamaged.
 
     Without --deep it checks manifests, sizes, indexes and captions, which takes seconds. The exit code is 1 if there is
-    a problem. Of a store at a URL, --deep copies one shard after the other to a temporary folder.
+    a problem. With --deep, the shards of a store at a URL are copied one after the other to a temporary folder.
 
     Examples:
         roibeam store verify store/
@@ -333,10 +333,10 @@ def show_command(
         "Use at most N regions of an image, those with the best scores.", "N", KEPT, min=1,
     )] = 10,
     draw: Annotated[Path | None, option(
-        "Also draw the regions on the photo, into this .png file. It replaces an older picture of ours.", "FILE",
+        "Also draw the regions on the photo, into this .png file. An older picture of roibeam is replaced.", "FILE",
     )] = None,
     photo: Annotated[Path | None, option(
-        "File of one photo. With --draw; none: a blank page.", "FILE", default="where the store says",
+        "File of one photo. With --draw; none draws on a blank page.", "FILE", default="where the store says",
     )] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -367,8 +367,8 @@ def show_command(
 def ids_command(store: Annotated[str, _STORE], as_json: Json = False) -> None:
     """Lists the image ids of a store, one on each line.
 
-    Such a list in a file, or a part of it, is what `roibeam store copy --ids` takes. An id that a line cannot hold, as
-    one with a line break, is spelled with escapes; --json has it as it is, and --ids takes that too.
+    `roibeam store copy --ids` reads such a list, or a part of it, from a file. An id with a line break or the like is
+    written with escapes; --json prints it unchanged, and --ids reads that, too.
 
     Examples:
         roibeam store ids store/
@@ -399,10 +399,10 @@ def ids_command(store: Annotated[str, _STORE], as_json: Json = False) -> None:
 @store_app.command("dead-letters", cls=HelpedCommand)
 @request_command
 def dead_letters_command(store: Annotated[str, _STORE], as_json: Json = False) -> None:
-    """Lists the images that gave no record, one on each line.
+    """Lists the images that failed, one on each line.
 
-    A line has the image id, its location, stage, reason and detail, with tabs between. While a run is at work, those of
-    its finished shards are listed. `roibeam extract --retry-dead-letters` tries them again.
+    A line has the image id, its location, stage, reason and detail, separated by tabs. While a run is at work, the
+    failures of its finished shards are listed. `roibeam extract --retry-dead-letters` tries them again.
 
     Examples:
         roibeam store dead-letters store/

@@ -45,15 +45,15 @@ def import_command(
     )] = None,
     num_classes: Annotated[int | None, option(
         "Number of object classes of the detector behind the features. 1600 for Visual Genome. For a file with class "
-        "ids and no probabilities: most systems need it in pretrain.", "N", INPUT, min=1, default="not known",
+        "ids but no probabilities: most systems need it in pretrain.", "N", INPUT, min=1, default="not known",
     )] = None,
     vocab: Annotated[str | None, option(
         "Class names: vg, a file, or a folder with objects_vocab.txt and attributes_vocab.txt. In place of "
         "--num-classes.", "DIR", INPUT, default="none",
     )] = None,
     background: Annotated[str | None, option(
-        "Where classes have background: first, last or none. In a file with class ids alone, first says that they "
-        "count background as 0.", "PLACE", INPUT, default="as the format has it", advanced=True,
+        "Position of the background class: first, last or none. In a file with class ids alone, first means that id 0 "
+        "is background.", "PLACE", INPUT, default="that of the format", advanced=True,
     )] = None,
     feature_dtype: Annotated[str | None, option(
         "Number type of the features in the file: float16, bfloat16, float32, float64, uint8 or big-endian-float32.",
@@ -68,7 +68,7 @@ def import_command(
 ) -> None:  # fmt: skip
     """Makes a store of a published feature file.
 
-    It tells what was in the file. Entries that cannot be used are listed with the reason in OUT/dead_letters.parquet.
+    It prints what the file holds. Entries that cannot be used are listed with the reason in OUT/dead_letters.parquet.
 
     Examples:
         roibeam store import trainval_36.tsv store/ --num-classes 1600
@@ -97,8 +97,8 @@ def import_command(
         typer.echo("\n".join([f"{source} ({summary.format}):", *summary.report.lines()]))
         if has_classes(manifest.fingerprint) and num_classes_of(manifest.fingerprint) is None:
             typer.echo(
-                "note: the file does not say how many classes its detector has, and most systems predict them in "
-                "pretrain; say it with --num-classes or --vocab here, or with --num-classes there"
+                "note: the file does not record the number of classes of its detector, and most systems predict them "
+                "in pretrain; give it with --num-classes or --vocab here, or with --num-classes there"
             )
     if summary.failed_share > max_failures:
         typer.echo(
@@ -131,7 +131,7 @@ def export_command(
         "Number of images in each new shard. For parquet and webdataset.", "N", OUTPUT, min=1, default="about 500 MB",
     )] = None,
     part: Annotated[str, option(
-        "Write only this part of the shards, such as 2/8. Several calls on one shared folder share them out.", "I/N",
+        "Write only this part of the shards, such as 2/8. Several calls in one shared folder divide the work.", "I/N",
         SPEED,
     )] = "1/1",
     scratch: Scratch = None,
@@ -139,8 +139,8 @@ def export_command(
 ) -> None:  # fmt: skip
     """Writes a store as a feature file that another code base reads.
 
-    The file is checked by reading it back, and appears under its name when it is whole. What the format has no place
-    for is listed. parquet and webdataset have a place for all; to a folder they are written as shards with a data card.
+    The file is checked by reading it back, and gets its name when it is complete. Fields that the format cannot hold
+    are listed. parquet and webdataset hold all; in a folder they are written as shards with a data card.
 
     Examples:
         roibeam store export store/ features.h5 --format lxmert-h5
@@ -189,7 +189,7 @@ def diff_command(
     left: Annotated[str, argument("LEFT", "Store, or feature file of another code base; either may be a URL.")],
     right: Annotated[str, argument("RIGHT", "Store or feature file to compare it with.")],
     match_ids: Annotated[str, option(
-        "When two ids mean the same image: exact, or number (the number they end in).", "RULE", INPUT,
+        "How image ids are matched: exact, or number (by the number at their end).", "RULE", INPUT,
     )] = "exact",
     max_error: Annotated[float, option(
         "Differences up to this share of the largest value count as equal.", "SHARE", QUESTION, min=0, max=1,

@@ -45,31 +45,31 @@ Stores = Annotated[Path | None, option("Folder of the stores; --dry-run names th
 
 
 def tables_command(
-    name: Annotated[str | None, argument("NAME", "Table to show in full, or to make with --out.")] = None,
+    name: Annotated[str | None, argument("NAME", "Table to show in full, or to reproduce with --out.")] = None,
     data: Data = None,
     stores: Stores = None,
     scored: Annotated[Path | None, option(
-        "JSON of figures of a test server, in percent, by row: column.", "FILE", INPUT,
+        "JSON with figures of a test server, in percent: an object of columns for each row.", "FILE", INPUT,
     )] = None,
-    only: Annotated[tuple[str, ...], option("Only rows that fit; may be given again.", "PATTERN", TRAINING)] = (),
+    only: Annotated[tuple[str, ...], option("Only these rows; may be given several times.", "PATTERN", TRAINING)] = (),
     seeds: Annotated[int, option("Runs of each recipe of a task.", "N", TRAINING, min=1)] = 1,
-    toy: Annotated[bool, option("Small models on drawn pictures: a drill of all commands.", "", TRAINING)] = False,
-    jobs: Annotated[int, option("Commands at once, on one device.", "N", SPEED, min=1)] = 1,
+    toy: Annotated[bool, option("Small models on drawn pictures: a rehearsal of all commands.", "", TRAINING)] = False,
+    jobs: Annotated[int, option("Commands that run at once, on one device.", "N", SPEED, min=1)] = 1,
     processes: Annotated[int, option("Processes of each training, by torchrun.", "N", SPEED, min=1)] = 1,
     part: Annotated[str, option(
-        "Begin with this part of the runs, such as 2/8. Several calls on one shared folder share them out.", "I/N",
+        "Begin with this part of the runs, such as 2/8. Several calls in one shared folder divide the work.", "I/N",
         SPEED,
     )] = "1/1",
     out: Annotated[Path | None, option(
-        "Where to write the result. A folder of runs and table; the same call goes on.", "PATH", OUTPUT, "--out", "-o",
+        "Where to write the result. A folder of runs and table; run again to continue.", "PATH", OUTPUT, "--out", "-o",
     )] = None,
-    dry_run: Annotated[bool, option("Only print what would be typed, from downloads on.", "", OUTPUT)] = False,
+    dry_run: Annotated[bool, option("Only print the commands, from the downloads on.", "", OUTPUT)] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Lists the tables of the five papers; shows one, or makes it.
+    """Lists the tables of the five papers; shows one, or reproduces it.
 
-    To make one is to train, predict and score all of its rows, and to set what came out beside what was printed. Tables
-    of VisualBERT have the name of its second paper, whose figures they are.
+    To reproduce a table, it trains, predicts and scores all of its rows, and compares the results with the printed
+    figures. Tables of VisualBERT are those of its second paper.
 
     Examples:
         roibeam tables
@@ -205,14 +205,15 @@ data_app = typer.Typer(cls=HelpedGroup, help="Official files of data sets.", ric
 @data_app.command("check", cls=HelpedCommand)
 @request_command
 def check_command(
-    task: Annotated[str, argument("TASK", "As of `roibeam finetune`.")],
+    task: Annotated[str, argument("TASK", "Task, as in `roibeam finetune --task`.")],
     data: Annotated[Path, argument("DATA", "Folder with the official files of a data set.")],
     as_json: Json = False,
 ) -> None:
     """Compares official files with the published counts.
 
-    For each split it tells rows, published rows, the first and the last id, and what is missing, cut or of another
-    version, such as photos that rows name. It ends with 1 if what is there is not whole, or if nothing is there.
+    For each split it prints the number of rows, the published number, the first and the last id, and what is missing,
+    cut off or of another version, such as photos that rows name. The exit code is 1 if a file is incomplete, or if
+    there is none.
 
     Examples:
         roibeam data check vqa vqa/
@@ -235,7 +236,7 @@ def check_command(
             words = "; ".join(filter(None, (f"{each.first} .. {each.last}" * bool(each.first), each.fault)))
             typer.echo(f"{each.split:<16}{rows:>12}{published:>12}  {words}")
         typer.echo(
-            "not looked at: texts and answers of VQA; what is inside photos; where COCO's and Flickr30k's photos are"
+            "not checked: texts and answers of VQA; what is inside photos; where COCO's and Flickr30k's photos are"
         )
     if any(each.fault for each in found if not each.is_missing) or all(each.is_missing for each in found):
         raise typer.Exit(1)

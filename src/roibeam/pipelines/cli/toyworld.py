@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def toyworld_command(
     out: Annotated[Path, argument("OUT", "Folder to write.")],
     num_images: Annotated[int, option(
-        "Number of pictures to draw. Over all data sets and splits; at least 40.", "N", KEPT, min=40,
+        "Number of pictures to draw, in all data sets and splits together; at least 40.", "N", KEPT, min=40,
     )] = 2000,
     seed: Annotated[int, option(
-        "Number that every random choice follows from. Each number gives another world.", "N", TRAINING, min=0,
+        "Seed of all random choices. Each number gives another world.", "N", TRAINING, min=0,
     )] = 0,
     workers: Annotated[int | None, option(
         "Processes that work at the same time.", "N", SPEED, min=1, default="one for each core",
@@ -33,8 +33,8 @@ def toyworld_command(
         "Also write tasks about the pictures: VQA v2, VCR, RefCOCO+, NLVR2, GLUE.", "FOLDER",
     )] = None,
     entities: Annotated[str | None, option(
-        "Folder of Flickr30k Entities: Sentences, Annotations, lists of splits. Here: written too, captions with "
-        "marked phrases, boxes and gold parses of the pictures.", "FOLDER",
+        "Folder of Flickr30k Entities: Sentences, Annotations, lists of splits. Here it is also written: captions with "
+        "marked phrases, boxes and gold parses.", "FOLDER",
     )] = None,
     web: Annotated[str | None, option(
         "Also write a web of pages and WARC files with pictures, all labelled.", "FOLDER",
@@ -47,28 +47,28 @@ def toyworld_command(
         "Port of 127.0.0.1 at which the pictures of --web will be served.", "N", min=1, max=65535, default="8780",
     )] = None,
     perfect_store: Annotated[str | None, option(
-        "Also write a store of regions that are seen without a detector.", "STORE", PERFECT,
+        "Also write a store of the true regions, made without a detector.", "STORE", PERFECT,
     )] = None,
     noise: Annotated[float | None, option(
-        "Standard deviation of what is added to the features, whose parts have 1.", "X", PERFECT, min=0, max=100,
-        default="0.3",
+        "Standard deviation of the noise on the features, whose own standard deviation is 1.",
+        "X", PERFECT, min=0, max=100, default="0.3",
     )] = None,
     missed: Annotated[float | None, option(
-        "Share of the objects that no region shows.", "SHARE", PERFECT, min=0, max=1, default="0",
+        "Share of the objects without a region.", "SHARE", PERFECT, min=0, max=1, default="0",
     )] = None,
     doubled: Annotated[float | None, option(
-        "Share of the objects that two regions show.", "SHARE", PERFECT, min=0, max=1, default="0",
+        "Share of the objects with two regions.", "SHARE", PERFECT, min=0, max=1, default="0",
     )] = None,
     box_jitter: Annotated[float | None, option(
-        "Standard deviation of the edges of a box, as a share of its sides.", "X", PERFECT, min=0, max=100,
-        default="0",
+        "Standard deviation of the noise on a box's edges, as a share of its sides.",
+        "X", PERFECT, min=0, max=100, default="0",
     )] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Draws a small world of pictures with boxes, attributes and captions.
 
-    Writes them in the file formats of COCO, Visual Genome, Conceptual Captions, SBU and Flickr30k, about 20 kB for a
-    picture. docs/detectors.md shows it. A world that is there is not drawn again.
+    It writes them in the file formats of COCO, Visual Genome, Conceptual Captions, SBU and Flickr30k, about 20 kB for a
+    picture. docs/detectors.md shows it. An existing world is not drawn again.
 
     Examples:
         roibeam toyworld world/ --num-images 2000

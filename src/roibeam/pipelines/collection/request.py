@@ -58,17 +58,17 @@ class CollectRequest:
     pages: Annotated[str, argument(
         "PAGES", "A .warc or .warc.gz, here or at a URL; a folder of them or of HTML; a list (.paths).",
     )]  # fmt: skip
-    out: Annotated[Path, argument("OUT", "Folder to write, of this machine or one that all workers see.")]
+    out: Annotated[Path, argument("OUT", "Folder to write, on this machine or shared by all workers.")]
     base_url: Annotated[str, option(
-        "Address that the path of an HTML file follows, to its images.", "URL", INPUT,
+        "Web address of a folder of HTML, which completes relative addresses of images.", "URL", INPUT,
         default="none; images must have whole addresses",
     )] = NOWHERE  # fmt: skip
     held_out: HeldOutRules = ()
     held_out_images: Annotated[tuple[str, ...], option(
-        "Folder of images that must not be inside, known by their pixels; may be given again.", "FOLDER", INPUT,
+        "Folder of images to leave out, recognised by their pixels; may be given several times.", "FOLDER", INPUT,
     )] = ()  # fmt: skip
     images_from: Annotated[Path | None, option(
-        "Earlier collection whose images are taken along, not fetched again.", "FOLDER", INPUT,
+        "Earlier collection whose images are reused, not fetched again.", "FOLDER", INPUT,
     )] = None  # fmt: skip
     picture_judge: Annotated[Path | None, option(
         "Judge of pictures: a file of `roibeam collect train-images`.", "FILE", MODEL, default="none: the step is off",
@@ -77,23 +77,23 @@ class CollectRequest:
         "Judge of pairs: a file of `roibeam collect train-pairs`.", "FILE", MODEL, default="none: the step is off",
     )] = None  # fmt: skip
     detector: Annotated[str | None, option(
-        "The judges' own: toy, or a folder of `roibeam detector train`.", "NAME", DETECTOR, default="none",
+        "Detector of the judges: toy, or a run of `roibeam detector train`.", "NAME", DETECTOR, default="none",
     )] = None  # fmt: skip
     match_model: Annotated[str | None, option(
-        "Pre-trained model that is asked whether text and image match.", "MODEL", MODEL, default="none",
+        "Pre-trained model that scores how well text and image match.", "MODEL", MODEL, default="none",
     )] = None  # fmt: skip
     device: Device = "auto"
-    nsfw: Annotated[bool, option("Look for porn and racy pictures, and drop them.", "", KEPT)] = True
+    nsfw: Annotated[bool, option("Find pornographic and racy pictures, and drop them.", "", KEPT)] = True
     set: Annotated[tuple[str, ...], option(
-        "Change one setting, as section.field=value; may be given again. Sections: page, language, image, text, "
-        "picture, aggregation.", "FIELD=VALUE", KEPT, advanced=True,
+        "Change one setting, as section.field=value; may be given several times. Sections: page, language, image, "
+        "text, picture, aggregation.", "FIELD=VALUE", KEPT, advanced=True,
     )] = ()  # fmt: skip
     connections: Annotated[int, option("Connections that are open at once.", "N", NETWORK, min=1)] = 64
     per_host: Annotated[int, option("Connections to one host that are open at once.", "N", NETWORK, min=1)] = 8
     allow_private: AllowPrivate = ()
     user_agent: UserAgent = None
     robots_txt: Annotated[bool, option(
-        "Ask each host's robots.txt, and leave out what it forbids.", "", NETWORK,
+        "Read each host's robots.txt, and skip what it forbids.", "", NETWORK,
     )] = True  # fmt: skip
     retry_dead_letters: Annotated[bool, option("Try again what failed before.", "", FAILURES, advanced=True)] = False
     max_bytes: MaxBytes = 20_000_000

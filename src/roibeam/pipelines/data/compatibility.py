@@ -35,12 +35,12 @@ def checked_one_in(checksums: str) -> int:
 
 NumbersOf = Annotated[str | None, option(
     "Data set that plain numeric ids belong to: coco, flickr30k or visual-genome.", "NAME", INPUT,
-    default="what the kind of source tells", advanced=True,
+    default="by the kind of source", advanced=True,
 )]  # fmt: skip
 HeldOutRules = Annotated[Sequence[str], option(
-    "Images that must not be inside, as RULE=FILE. May be given again. RULE is refcoco, refcoco+, refcocog, karpathy, "
-    "flickr30k, coco, vqa, vqa-minival, vcr, nlvr2, labels, visual-genome or list; FILE may be a folder of official "
-    "files. docs/extract.md tells each.", "RULE=FILE", INPUT, advanced=True,
+    "Images that the data must not contain, as RULE=FILE; may be given several times. RULE is refcoco, refcoco+, "
+    "refcocog, karpathy, flickr30k, coco, vqa, vqa-minival, vcr, nlvr2, labels, visual-genome or list; FILE may be a "
+    "folder of official files. docs/extract.md explains each rule.", "RULE=FILE", INPUT, advanced=True,
 )]  # fmt: skip
 
 

@@ -109,7 +109,7 @@ class LeakReport:
         if self.bare_numbers:
             lines.append(
                 f"bare numbers of no known data set: {plural(self.bare_numbers, 'id')}, compared as they stand; "
-                f"--numbers-of coco, flickr30k or visual-genome says whose numbers they are"
+                "--numbers-of coco, flickr30k or visual-genome names their data set"
             )
         return lines
 
@@ -153,7 +153,7 @@ class HeldOut:
             self._images.append(list(images))
         if specs and not self._names:
             raise ValueError(
-                "--held-out visual-genome=FILE tells only which of Visual Genome's images are COCO's and Flickr's; "
+                "--held-out visual-genome=FILE lists only which of Visual Genome's images are from COCO and Flickr; "
                 f"name a rule that holds out images too: {', '.join(RULES)}"
             )
         for rule_number, image_number, keys in found:
@@ -314,7 +314,7 @@ def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
     found = [f"{plural(count, 'image')} of {name}: {applying[name]}" for name, count in counts.items() if count]
     if not found:
         return None
-    return f"nothing is held out; to report results on test images later, leave them out now; {'; '.join(found)}"
+    return f"to report results on test images of these data sets, leave them out now: {'; '.join(found)}"
 
 
 def reported_files(rule: str, folder: str) -> list[str]:

@@ -105,8 +105,8 @@ def reported_by_name(image_ids: Iterable[str]) -> str | None:
     counts = "; ".join(f"{count:,} of {_REPORTED_ON[name]}" for name, count in found.most_common())
     names = "their names say" if found.total() > 1 else "its name says"
     return (
-        f"{plural(found.total(), 'image')} of validation and test splits, as {names}: {counts}. What is measured on "
-        f"these splits is not held out"
+        f"{plural(found.total(), 'image')} of validation and test splits, as {names}: {counts}. Results on these "
+        "splits are not held-out results"
     )
 
 

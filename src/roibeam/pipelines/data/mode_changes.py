@@ -50,7 +50,7 @@ MODE_CHANGES = (
     ModeChange(
         NO_CLASSES,
         _of_model("with_region_head", "with_region_class_head", "region_loss"),
-        "off: a store without classes of its regions has none to predict; a note says so",
+        "off: a store without classes of its regions has none to predict, with a note",
     ),
     ModeChange(TEXTS, _of_model("with_text_only"), "true: rows without an image need a visual feature of their own"),
     ModeChange(TOY, _SIZES, "those of a small model, which trains in minutes on 2 cores"),

@@ -64,8 +64,8 @@ class RecordPhotos:
         if folder is None:
             if plan is None:
                 raise ValueError(
-                    f"{store.path} does not say where its photos lie (an imported, copied or staged store); name their "
-                    f"folder with --photos"
+                    f"{store.path} does not record where its photos are (an imported, copied or staged store); name "
+                    "their folder with --photos"
                 )
             self.root = plan.source.get("image_root", "")
             requested = set(image_ids)

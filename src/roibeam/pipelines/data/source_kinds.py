@@ -316,7 +316,7 @@ def check_images_are_there(source: Source) -> None:
     several = _other_roots(source)
     if len(several) > 1:
         raise ValueError(
-            f"{source.location!r}: its images are in {' and in '.join(map(repr, several))}; say which with --photos"
+            f"{source.location!r}: its images are in {' and in '.join(map(repr, several))}; choose one with --photos"
         )
     looked = [] if is_url(source.location) else folders_to_try(source.location, source.kind)
     also = f"; looked also in {', '.join(map(repr, looked))}" if looked else ""

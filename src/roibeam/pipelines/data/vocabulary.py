@@ -204,5 +204,5 @@ class StoreClasses:
                 number, origin = own, f"{store.path} of one of {own}"
         if number is not None:
             return cls(number)
-        missing = f"store {store.path} does not say how many classes its detector has"
-        return cls(None, True, missing, "say it with --num-classes (1600 of Visual Genome, background not counted)")
+        missing = f"store {store.path} does not record the number of classes of its detector"
+        return cls(None, True, missing, "give it with --num-classes (1600 for Visual Genome, background not counted)")

@@ -281,7 +281,7 @@ def draw_stored(store: Path, image_id: str, out: Path, photo: Path | None, *, nu
 
 def _planned_photo(store: FeatureStore, image_id: str, image_hw: tuple[int, int]) -> np.ndarray:
     if not has_photo_locations(store):
-        raise ValueError(f"{store.path} does not say where its photos lie; {_CURE}")
+        raise ValueError(f"{store.path} does not record where its photos are; {_CURE}")
     photos = RecordPhotos(store, [image_id])
     try:
         return photos.read(photos.place(image_id, image_hw))

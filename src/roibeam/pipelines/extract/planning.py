@@ -362,7 +362,7 @@ _WHAT_BECOMES = {
 
 
 def _outcomes(store: OutputFolder, shard: PlannedShard) -> Callable[[str], str]:
-    """What an image of the shard is, by its id."""
+    """Outcome of each image of the shard, by its id."""
     attempt = last_attempt(store, shard)
     if attempt is None:
         return lambda image_id: _OPEN

@@ -60,13 +60,13 @@ class RequestedImages(HeldOutOptions):
         "Leave out archives that are damaged or cut short, instead of stopping.", "", INPUT, advanced=True,
     )] = False  # fmt: skip
     boxes: Annotated[str | None, option(
-        "Describe these boxes, find none; formats: docs/extract.md.", "FILE", INPUT,
+        "Boxes to use in place of found regions; see docs/extract.md.", "FILE", INPUT,
     )] = None  # fmt: skip
     captions: Annotated[str | None, option(
         "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table.", "FILE", INPUT,
     )] = None  # fmt: skip
     min_match: Annotated[float, option(
-        "Stop if fewer than this share of the captioned images is found.", "SHARE", INPUT, min=0, max=1, advanced=True,
+        "Stop if less than this share of the captioned images is found.", "SHARE", INPUT, min=0, max=1, advanced=True,
     )] = MIN_MATCH  # fmt: skip
     _: KW_ONLY
     caption_column: CaptionColumn = ""
@@ -83,43 +83,44 @@ class DetectorOptions:
     """
 
     detector: Annotated[str | None, option(
-        "toy, a folder of `roibeam detector train`, sizes (grid-x101, ...), of detectron2, torchvision:NAME, hf:ID or "
-        "python:FILE.py:FUNCTION.", "NAME", DETECTOR, default="by the preset",
+        "toy, a run of `roibeam detector train`, a network by name (grid-x101, ...), a detectron2 config, "
+        "torchvision:NAME, hf:ID, python:FILE.py:FUNCTION.", "NAME", DETECTOR, default="by the preset",
     )] = None  # fmt: skip
     preset: Annotated[str | None, option(
-        f"Whose published features to make: {PRESET_NAMES}.", "NAME", DETECTOR,
+        f"Published features to reproduce: {PRESET_NAMES}.", "NAME", DETECTOR,
         default="that of the store, else butd-10-100",
     )] = None  # fmt: skip
     weights: Annotated[str | None, option(
-        "Weights of the detector: a file, a URL, hf:REPO or random:SEED; default: torchvision's own.", "FILE", DETECTOR,
-        default="its own",
+        "Weights of the detector: a file, a URL, hf:REPO, random:SEED, default (torchvision's).",
+        "FILE", DETECTOR, default="its own",
     )] = None  # fmt: skip
     backbone: Annotated[str | None, option(
-        "Network of the vectors: torchvision:NAME@LAYER, hf:ID#tokens, python:FILE.py:FUNCTION.", "NAME", DETECTOR,
-        default="the detector",
+        "Network of the features: torchvision:NAME@LAYER, hf:ID#tokens, python:FILE.py:FUNCTION.",
+        "NAME", DETECTOR, default="the detector",
     )] = None  # fmt: skip
     backbone_weights: Annotated[str | None, option(
-        "Weights of a backbone of torchvision: a file, a URL, random:SEED or default, its own.", "FILE", DETECTOR,
-        advanced=True,
+        "Weights of a torchvision backbone: a file, a URL, random:SEED, or default for torchvision's own.",
+        "FILE", DETECTOR, advanced=True,
     )] = None  # fmt: skip
     pool: Annotated[str | None, option(
-        "How a backbone describes a box: roi, from its map of the photo, or crop, a pass a box.", "KIND", DETECTOR,
-        default="the first that it can do", advanced=True,
+        "How a backbone computes the features of a box: roi (from its map of the photo) or crop (one pass for each "
+        "box).", "KIND", DETECTOR,
+        default="roi, or crop where the layer has no map", advanced=True,
     )] = None  # fmt: skip
     queries: Annotated[str | None, option(
-        "What a zero-shot detector looks for, one text a line.", "FILE", DETECTOR, advanced=True,
+        "Texts that a zero-shot detector looks for, one on each line.", "FILE", DETECTOR, advanced=True,
     )] = None  # fmt: skip
     conventions: Annotated[str | None, option(
-        "Which published extractor to reproduce exactly: hf, d2, caffe, milvlg, vinvl, vlbert-e2e and others.", "NAME",
+        "Published extractor to reproduce exactly: hf, d2, caffe, milvlg, vinvl, vlbert-e2e and others.", "NAME",
         DETECTOR, default="those of the preset or of the detector's folder", advanced=True,
     )] = None  # fmt: skip
     selection: Annotated[str | None, option(
-        "Which regions are kept: butd-36, vl-bert, hf-36 and others.", "NAME", DETECTOR,
+        "Rule that selects the regions: butd-36, vl-bert, hf-36 and others.", "NAME", DETECTOR,
         default="that of the preset; butd-10-100 with a detector's folder", advanced=True,
     )] = None  # fmt: skip
     set: Annotated[tuple[str, ...], option(
-        "Change one setting, as section.field=value; may be given again. Sections: detector, backbone, conventions, "
-        "selection.", "FIELD=VALUE", DETECTOR, advanced=True,
+        "Change one setting, as section.field=value; may be given several times. Sections: detector, backbone, "
+        "conventions, selection.", "FIELD=VALUE", DETECTOR, advanced=True,
     )] = ()  # fmt: skip
     vocab: Annotated[str | None, option(
         "Class names: vg, a file, or a folder with objects_vocab.txt and attributes_vocab.txt.", "DIR", DETECTOR,
@@ -137,16 +138,16 @@ class RequestedDetector(DetectorOptions):
     """Detector of the regions, and how it computes."""
 
     precision: Annotated[str, option(
-        "Number type that the network computes in: float32, or tf32 (NVIDIA GPUs) and bf16, faster and less exact.",
-        "TYPE", SPEED, advanced=True,
+        "Number type that the network computes in: float32, or tf32 (NVIDIA GPUs) or bf16, which are faster and less "
+        "exact.", "TYPE", SPEED, advanced=True,
     )] = "float32"  # fmt: skip
     batched: Annotated[bool, option(
-        "Compute photos of one size together: faster, last digits may differ. Only with --precision float32.", "",
-        SPEED, advanced=True,
+        "Compute photos of one size together: faster, but the last digits may differ. Only with --precision float32.",
+        "", SPEED, advanced=True,
     )] = False  # fmt: skip
     threads: Threads = None
     grid: Annotated[str | None, option(
-        "Of grid features: store the means over so many bins, such as 7x7.", "ROWSxCOLUMNS", DETECTOR,
+        "For grid features: store the mean of each cell of a coarser grid, such as 7x7.", "ROWSxCOLUMNS", DETECTOR,
         default="every cell", advanced=True,
     )] = None  # fmt: skip
 
@@ -170,7 +171,7 @@ class RequestedRecords:
         "Number type of the stored features: float16, bfloat16 or float32.", "TYPE", KEPT, advanced=True,
     )] = "float16"  # fmt: skip
     distribution: Annotated[str, option(
-        "Class probabilities of each region that are stored: full, top-K or none.", "KIND", KEPT, advanced=True,
+        "Class probabilities to store for each region: full, top-K or none.", "KIND", KEPT, advanced=True,
     )] = "full"  # fmt: skip
     max_pixels: MaxPixels = 120_000_000
     decode_threads: Annotated[int, option(
@@ -190,19 +191,19 @@ class RequestedRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerChoice:
-    """What Beam runs on.
+    """Beam runner of an extraction.
 
     Attributes:
         beam_args: further Beam pipeline options, as after -- on the command line.
     """
 
     runner: Annotated[str, option(
-        "What Beam runs on: local, portable, flink, spark, dataflow or another runner. Options after -- are for it.",
+        "Beam runner: local, portable, flink, spark, dataflow or another one. Options after -- are passed to it.",
         "NAME", SPEED, advanced=True,
     )] = "local"  # fmt: skip
     beam_args: tuple[str, ...] = ()
     workers: Annotated[int, option(
-        "Processes of the local runner at the same time.", "N", SPEED, min=1,
+        "Processes of the local runner.", "N", SPEED, min=1,
     )] = 1  # fmt: skip
     pool_token_file: Annotated[str | None, option(
         "File with the token of the worker pools. For --runner flink or spark.", "FILE", NETWORK, advanced=True,
@@ -221,12 +222,12 @@ class RunOptions(RunnerChoice):
         "Exit with an error if more than this share fails.", "SHARE", FAILURES, min=0, max=1, advanced=True,
     )] = 0.05  # fmt: skip
     retry_dead_letters: Annotated[bool, option(
-        "Try again what failed before; the records of its shards are kept.", "", FAILURES, advanced=True,
+        "Try failed images again; the other records of their shards are kept.", "", FAILURES, advanced=True,
     )] = False  # fmt: skip
     json: Json = False
     scratch: Annotated[str | None, option(
-        "Folder for files on their way from or to a URL. On each worker, with room for one shard.", "DIR", SPEED,
-        default="the temporary folder", advanced=True,
+        "Folder for temporary copies of files at URLs. Each worker needs room for one shard.",
+        "DIR", SPEED, default="the temporary folder", advanced=True,
     )] = None  # fmt: skip
 
 

@@ -196,7 +196,7 @@ def check_named_again(given: DetectorOptions, plan: Plan, store: str) -> None:
     space = plan.settings.get("feature_space", {})
     is_theirs = "backbone" in space or "config" not in space.get("detector", ("config",))
     if is_theirs and given.detector is given.backbone is None:
-        words = "name it again, --detector and --backbone as before (nothing runs because a store says so)"
+        words = "give --detector and --backbone again, as before (code is never run because a store names it)"
         raise ValueError(f"{store} was made by a model of another library: {words}")
 
 
@@ -266,7 +266,7 @@ def _look_at(given: DetectorOptions, *, with_boxes: bool) -> None:
         detectron2_parts(config, given)
     elif not is_of_others(given, with_boxes=with_boxes):
         if given.detector is given.preset is given.weights is None and given.backbone is not None:
-            words = "say where these come from, --detector NAME or --boxes FILE"
+            words = "give their source: --detector NAME or --boxes FILE"
             raise ValueError(f"--backbone {given.backbone} makes vectors of boxes: {words}")
         chosen_detector(given)
 

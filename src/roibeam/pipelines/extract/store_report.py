@@ -304,8 +304,8 @@ def _facts(
             "device",
             f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads, mode {numerics['mode']}",
         ),
-        ("features mean", f"{manifest.fingerprint.meaning[:16]} (a model must match it)"),
-        ("boxes", f"{boxes_words(manifest.fingerprint) or 'not known'} (may differ from a model's, with a note)"),
+        ("feature kind", f"{manifest.fingerprint.meaning[:16]} (a model trained on another kind refuses it)"),
+        ("boxes", f"{boxes_words(manifest.fingerprint) or 'not known'} (a model may read others; a note says so)"),
         ("feature space", manifest.fingerprint.feature_space[:16]),
         ("content digest", manifest.content_digest[:16]),
     )

@@ -119,12 +119,12 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
 def open_plan(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work | UnlistedWork:
     """The work for a dry run, which may be made where there is no GPU, no driver of a cluster's files and no cluster.
 
-    A store at a URL is not looked at: all images count as new. Images at a URL that cannot be listed are no error.
+    A store at a URL is not read: all images count as new. Images at a URL that cannot be listed are no error.
     """
     _check(request, runs_here=False)
     if is_url(request.out):
         store = output_folder(NO_STORE)
-        tell(f"note: {request.out} is not looked at: all images count as new")
+        tell(f"note: {request.out} is not read: all images count as new")
     else:
         store = _store(request)
     return _open(request, store, tell, to_plan=True)

@@ -93,9 +93,9 @@ def check_own_splits(
     if not allowed:
         raise ValueError(
             f"{plural(len(report.leaked), 'image')} of the training split lie in files that results are reported on: "
-            f"{report.leaks()}; take them out of one, or say --set data.shared_images=true"
+            f"{report.leaks()}; take them out of one, or give --set data.shared_images=true"
         )
-    return [*notes, f"{report.leaks()}: what is measured on them is not held out"]
+    return [*notes, f"{report.leaks()}: results on them are not held-out results"]
 
 
 def other_tasks_leaks(
@@ -124,7 +124,7 @@ def other_tasks_leaks(
             for each in (() if report is None else report.rules)
             if each.found
         )
-        notes += [f"{leaks}: what is measured on them is not held out"] if leaks else []
+        notes += [f"{leaks}: results on them are not held-out results"] if leaks else []
     return notes
 
 
@@ -143,7 +143,7 @@ def check_read_splits(
         if shared:
             leaks = f"{plural(len(shared), 'image')} of the split {split}"
             refuse_shared(leaks, shared, allowed=allowed)
-            notes.append(f"{leaks} are trained on: what is measured on them is not held out")
+            notes.append(f"{leaks} are trained on: results on them are not held-out results")
     return notes
 
 
@@ -151,8 +151,8 @@ def refuse_shared(leaks: str, images: Sequence[str], *, allowed: bool) -> None:
     """Raises ValueError, unless they are allowed, for images of another split that are trained on, in words `leaks`."""
     if not allowed:
         raise ValueError(
-            f"{leaks} are in the training split too, such as {printable(images[0], 80)}: what is measured on them is "
-            f"not held out; take them out of one split, or say --set data.shared_images=true"
+            f"{leaks} are in the training split too, such as {printable(images[0], 80)}: results on them are not "
+            "held-out results; take them out of one split, or give --set data.shared_images=true"
         )
 
 

@@ -151,7 +151,7 @@ def _judged(summary: Mapping[str, Any]) -> str:
     if not unjudged:
         return ""
     rows = plural(unjudged + judged, "row")
-    return f"{judged:,} of {rows}; the right answers of the others are not known" if judged else f"none of {rows}"
+    return f"{judged:,} of {rows}; the others have no right answers" if judged else f"none of {rows}"
 
 
 def _best(summary: Mapping[str, Any]) -> str:
@@ -170,5 +170,5 @@ def _leaks(leaks: Mapping[str, Any]) -> str:
         return "none can be: this task has no images"
     perhaps = leaks.get("perhaps_trained_on")
     maybe = f", perhaps on {perhaps:,} more" if perhaps else ""
-    start = "" if leaks.get("start_is_known", True) else "; what its start was trained on before is not known"
+    start = "" if leaks.get("start_is_known", True) else "; the training data of its start are not known"
     return f"trained on {trained:,} of the {images:,} images of this split{maybe}{start}"

@@ -25,7 +25,7 @@ from roibeam.pipelines.data.compatibility import HeldOutOptions
 from roibeam.pipelines.training.requests import SYSTEMS, EncoderRequest, TrainingOptions, named_step
 
 AnnotatedStore = Annotated[str | None, option(
-    "Of the task's own boxes, beside the regions that --store detected (VCR).", "STORE", INPUT, advanced=True,
+    "Store of the task's own boxes, used with the detected regions of --store (VCR).", "STORE", INPUT, advanced=True,
 )]  # fmt: skip
 
 
@@ -36,61 +36,61 @@ class FinetuneRequest(EncoderRequest, TrainingOptions, HeldOutOptions):
 
     out: Annotated[Path, argument("RUN", "Run folder to write.")]
     task: Annotated[str, option(
-        "Task to learn: vqa, vcr, refcoco, retrieval, mrpc or another one, or own.py.", "TASK", INPUT,
+        "Task to learn: vqa, vcr, refcoco, retrieval, mrpc or another one, or a file such as own.py.", "TASK", INPUT,
     )]  # fmt: skip
     from_: Annotated[str, option(
-        "Pre-training run, model folder or official checkpoint to start from. Or a run of a task, for more; or none: "
-        "new weights.", "MODEL", MODEL, convert=named_step,
+        "Model to start from: a pre-training run, a model folder, an official checkpoint, a fine-tuning run to train "
+        "further, or none for new weights.", "MODEL", MODEL, convert=named_step,
     )]  # fmt: skip
     data: Annotated[Path, option(
         "Folder with the official files of a data set. Or tables of your own (docs/finetuning.md).", "DIR", INPUT,
     )]  # fmt: skip
     store: Annotated[str | None, option(
-        "Folder of a store of the regions of all images of the task; GLUE has none.", "STORE", INPUT,
+        "Folder of a store with the regions of all images of the task; not for GLUE.", "STORE", INPUT,
     )] = None  # fmt: skip
     annotated_store: AnnotatedStore = None
     recipe: Annotated[str | None, option(
         "Repeat a published run of the task; `roibeam recipes` lists them.", "NAME", MODEL,
     )] = None  # fmt: skip
-    toy: Annotated[bool, option("With --recipe: it in a small model, some minutes on 2 cores.", "", MODEL)] = False
+    toy: Annotated[bool, option("With --recipe: a small model, in some minutes on 2 cores.", "", MODEL)] = False
     system: Annotated[str | None, option(
-        f"Which model and whose rules: {SYSTEMS}. With --from none.", "NAME", MODEL,
+        f"Model, with the training rules of its paper: {SYSTEMS}. With --from none.", "NAME", MODEL,
         default="that of --from or --recipe",
     )] = None  # fmt: skip
     model: Annotated[str | None, option(
-        "Size of the model: tiny, small or base; a wrong name lists the others. With --from none.", "MODEL", MODEL,
+        "Size of the model: tiny, small, base, or another one of docs/train.md. With --from none.", "MODEL", MODEL,
         default="small",
     )] = None  # fmt: skip
     from_bert: Annotated[str | None, option(
         "Start from this BERT: hf:REPO, a folder, or none. With --from none.", "BERT", MODEL, default="none",
     )] = None  # fmt: skip
     tokenizer: Annotated[str | None, option(
-        "Words of the text: BERT's vocab.txt, a tokenizer folder or hf:REPO.", "FILE", MODEL,
+        "Tokenizer: BERT's vocab.txt, a tokenizer folder or hf:REPO.", "FILE", MODEL,
         default="that of --from, else made from the task's texts", advanced=True,
     )] = None  # fmt: skip
     min_match: Annotated[float, option(
-        "Stop if fewer than this share of the images of a split is found.", "SHARE", INPUT, min=0, max=1, advanced=True,
+        "Stop if less than this share of the images of a split is found.", "SHARE", INPUT, min=0, max=1, advanced=True,
     )] = 1.0  # fmt: skip
     epochs: Annotated[float | None, option(
         "Passes over the training data, in place of --steps.", "N", TRAINING, default="--steps, or those of the recipe",
     )] = None  # fmt: skip
     batch_size: Annotated[int | None, option(
-        "How many questions or statements each process computes at once.", "N", TRAINING, min=1, default="32",
+        "Questions or statements that each process computes at once.", "N", TRAINING, min=1, default="32",
     )] = None  # fmt: skip
     learning_rate: Annotated[float | None, option(
-        "Highest learning rate. Not scaled by batch or processes.", "RATE", TRAINING, default="0.00005",
+        "Highest learning rate. Not scaled by batch size or number of processes.", "RATE", TRAINING, default="0.00005",
     )] = None  # fmt: skip
     warmup_steps: Annotated[int | None, option(
         "Steps until the learning rate is at its highest.", "N", TRAINING, min=0, default="a tenth of the steps",
         advanced=True,
     )] = None  # fmt: skip
     seeds: Annotated[int, option(
-        "Train N runs with different seeds, and give mean and spread.", "N", TRAINING, min=1,
+        "Train N runs with different seeds, and report mean and spread.", "N", TRAINING, min=1,
     )] = 1  # fmt: skip
     set: Annotated[Sequence[str], option(
-        "Change one setting, as section.field=value; may be given again. Sections: train, data, model, layout, head, "
-        "steps, one with the name of the task; end to end also detector, encoder, photos, end_to_end. "
-        "docs/finetuning.md tells more.", "FIELD=VALUE", TRAINING, advanced=True,
+        "Change one setting, as section.field=value; may be given several times. Sections: train, data, model, layout, "
+        "head, steps, one with the name of the task; end to end also detector, encoder, photos, end_to_end. See "
+        "docs/finetuning.md.", "FIELD=VALUE", TRAINING, advanced=True,
     )] = ()  # fmt: skip
     end_to_end: Annotated[bool, option(
         "Train through the detector's network, on photos instead of stored features.", "", END_TO_END,
@@ -104,7 +104,7 @@ class PredictRequest:
     """Request of `roibeam predict`; see `run_prediction`."""
 
     run: Annotated[Path, argument(
-        "RUN", "Run folder of `roibeam finetune`; the best seed is asked, and the best step by train.best_by.",
+        "RUN", "Run folder of `roibeam finetune`; the best seed is used, and its best step by train.best_by.",
         convert=named_step,
     )]  # fmt: skip
     data: Annotated[Path, option(
@@ -114,10 +114,10 @@ class PredictRequest:
         "Where to write the result. A file, in the task's format.", "PATH", OUTPUT, "--out", "-o",
     )]  # fmt: skip
     store: Annotated[str | None, option(
-        "Folder of a store of the regions of all images of the split; GLUE has none.", "STORE", INPUT,
+        "Folder of a store with the regions of all images of the split; not for GLUE.", "STORE", INPUT,
     )] = None  # fmt: skip
     run_2: Annotated[Path | None, argument(
-        "RUN_2", "A run of VCR's other problem, for one file that tells both.",
+        "RUN_2", "Run of VCR's other problem, for one file with both.",
     )] = None  # fmt: skip
     task: Annotated[str | None, option(
         "File of a task of your own that the run learned.", "TASK", INPUT, default="that of RUN",
@@ -133,34 +133,34 @@ class PredictRequest:
         "Also write a page of the best, worst or surest predictions, with boxes.", "FILE",
     )] = None  # fmt: skip
     scores: Annotated[Path | None, option(
-        "Also write the score of every label for every row, for numpy. Of tasks that choose a label.", "FILE.npz",
+        "Also write the score of every label for every row, for numpy. For tasks that choose a label.", "FILE.npz",
     )] = None  # fmt: skip
     min_match: Annotated[float, option(
-        "Stop if fewer than this share of the images of the split is found; rows of the others are answered without "
+        "Stop if less than this share of the images of the split is found; rows of the others are answered without "
         "regions.", "SHARE", INPUT, min=0, max=1, advanced=True,
     )] = 1.0  # fmt: skip
     blind: Annotated[bool, option(
-        "Show the model no regions: what it knows from the text alone.", "", QUESTION,
+        "Give the model no regions, to see what it knows from the text alone.", "", QUESTION,
     )] = False  # fmt: skip
-    permute_images: Annotated[bool, option("Show every question another question's image.", "", QUESTION)] = False
+    permute_images: Annotated[bool, option("Give every question the image of another question.", "", QUESTION)] = False
     seed: Annotated[int, option(
-        "Number that every random choice follows from: the images of --permute-images, and the subset of --max-images.",
+        "Seed of all random choices: the images of --permute-images, and the subset of --max-images.",
         "N", QUESTION, min=0, advanced=True,
     )] = 0  # fmt: skip
     max_images: Annotated[int | None, option(
-        "Use at most N images. Of retrieval.", "N", INPUT, min=1, default="all", advanced=True,
+        "Use at most N images. For retrieval.", "N", INPUT, min=1, default="all", advanced=True,
     )] = None  # fmt: skip
     folds: Annotated[int, option(
-        "Search in N equal parts of the images, each by itself. Of retrieval; COCO 1k is 5.", "N", QUESTION, min=1,
+        "Search in N equal parts of the images, each by itself. For retrieval; 5 for COCO's 1K.", "N", QUESTION, min=1,
         advanced=True,
     )] = 1  # fmt: skip
     batch_size: Annotated[int, option(
-        "How many questions, statements or pairs each process computes at once.", "N", SPEED, min=1,
+        "Questions, statements or pairs that each process computes at once.", "N", SPEED, min=1,
     )] = 64  # fmt: skip
     device: Device = "auto"
     precision: Annotated[str | None, option(
         "Number type that the network computes in: float32, bf16 or fp16.", "TYPE", SPEED,
-        default="that of RUN on CUDA; float32 elsewhere, and of retrieval",
+        default="that of RUN on CUDA; float32 elsewhere, and for retrieval",
     )] = None  # fmt: skip
     threads: Threads = None
     command: str = ""

@@ -123,7 +123,7 @@ def _open_vqa_table(folder: Path, split: str, rules: str) -> OpenTask:
         check_labelled((row.where for row in rows if not row.answers), "answers")
         return few_measures((answers[row.id], row.answers, row.image) for row in rows)
 
-    metric = "VQA accuracy, each person left out in turn; of three people and fewer the share who said the same"
+    metric = "VQA accuracy, each person left out in turn; with three people or fewer, the share with the same answer"
     ids = [row.id for row in rows]
     return _by_id(path, ids, "question", rules, metric, read_own_answers, score, is_own=True)
 
@@ -143,7 +143,7 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
 
     def score(answers: dict[int, str]) -> Measures:
         if split in ("test", "test-dev"):
-            raise ValueError(f"VQA's {split} split has no labels here; --check looks at a submission")
+            raise ValueError(f"VQA's {split} split has no labels here; --check checks a submission")
         return vqa_measures(answered_questions(labels(), answers))
 
     metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
@@ -275,7 +275,7 @@ def opened_rows(
         right = [row.label for row in rows if row.label is not None]
         return own_label_measures([predicted[row.id] for row in rows], right, [row.image for row in rows])
 
-    return _by_id(path, [row.id for row in rows], "row", rules, "share of rows whose label is said", read, score)
+    return _by_id(path, [row.id for row in rows], "row", rules, "share of rows whose label is predicted", read, score)
 
 
 def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
@@ -357,7 +357,7 @@ _VCR_PHOTOS: Mapping[str, int] = MappingProxyType({"train": 80_418, "val": 9_929
 
 
 class SplitCheck(NamedTuple):
-    """What `check_data` finds in a split, or in its photos.
+    """Findings of `check_data` in a split, or in its photos.
 
     Attributes:
         rows: those that are scored; photos of Flickr30k Entities; None where the split cannot be read.
@@ -436,7 +436,7 @@ def _check_detections(path: Path, files: Sequence[Path], split: str) -> None:
 
 
 def _too_few(counts: EntityCounts, images: int) -> str:
-    """Of boxes and captions, where more than a tenth of the images lack some."""
+    """Note on boxes and captions, if more than a tenth of the images lack some."""
     found = {"images without a box": counts.left_out["xml files without a box"]}
     found["captions fewer than five an image"] = 5 * images - counts.sentences
     return "; ".join(f"{count:,} {what}" for what, count in found.items() if 10 * count > images)

@@ -111,7 +111,7 @@ class DetectorChange:
         """Evaluates the first weights, unless a resumed run has done so already."""
         judged = {"labels": self._judged.photos.digest, "photos": self._judged.count}
         if self._path.is_file():
-            check_run_file(self._path, "remove it, and the detector is judged anew")
+            check_run_file(self._path, "remove it, and the detector is evaluated again")
             found = read_json_object(self._path)
             if {name: found.get(name) for name in judged} == judged:
                 return
@@ -160,8 +160,8 @@ class DetectorPart:
         both = [image.image_id for image in judged if (image.image_id, image.boxes.tobytes()) in trained]
         if both:
             raise ValueError(
-                f"{plural(len(both), 'photo')} of --judge-labels are trained on, such as {printable(both[0], 80)}: "
-                f"what is measured there is no held-out mAP; name another split"
+                f"{plural(len(both), 'photo')} of --judge-labels are trained on, such as {printable(both[0], 80)}: mAP "
+                "on them is no held-out result; name another split"
             )
 
     def sized(self, config: DetectorConfig) -> DetectorConfig:

@@ -39,28 +39,28 @@ class RequestedData(HeldOutOptions):
     """Training data. Without a store, the text corpus is the only data."""
 
     store: Annotated[Sequence[str], option(
-        "Folder of a store of region features. With --cache-dir also a URL. Given again, stores of one kind are mixed. "
-        "Not needed with --text-corpus.", "STORE", INPUT,
+        "Folder of a store of region features. With --cache-dir also a URL. May be given several times: the captions "
+        "of all stores are mixed. Not needed with --text-corpus.", "STORE", INPUT,
     )] = ()  # fmt: skip
     captions: Annotated[Sequence[str], option(
-        "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table. One for each --store, or several for one; own "
-        "means those of the store.", "FILE", INPUT, default="the stores' own",
+        "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table. One for each --store, or several for a single "
+        "store; own means the captions that the store keeps.", "FILE", INPUT, default="the stores' own",
     )] = ()  # fmt: skip
     _: KW_ONLY
     validation_captions: Annotated[str | None, option(
-        "Captions that evaluations ask about and that are not trained on. Of a Karpathy file its split val.", "FILE",
+        "Captions to evaluate on, which are not trained on. A Karpathy file gives its split val.", "FILE",
         INPUT,
     )] = None  # fmt: skip
     validation_store: Annotated[str | None, option(
         "Store of the images of --validation-captions.", "STORE", INPUT, default="the first --store", advanced=True,
     )] = None  # fmt: skip
     store_weight: Annotated[Sequence[float], option(
-        "How often to draw from this store, relative to the others. One for each --store.", "WEIGHT", INPUT,
-        default="every caption is as likely", advanced=True,
+        "Weight of a store: how often its captions are drawn, relative to the others. One for each --store.",
+        "WEIGHT", INPUT, default="every caption is equally likely", advanced=True,
     )] = ()  # fmt: skip
     num_classes: Annotated[int | None, option(
-        "Number of object classes of the detector behind the features. For imported stores that do not tell; without "
-        "it, region classes are not predicted.", "N", INPUT, min=1, default="what the stores say", advanced=True,
+        "Number of object classes of the detector behind the features. For imported stores that do not record it; "
+        "without it, region classes are not predicted.", "N", INPUT, min=1, default="from the stores", advanced=True,
     )] = None  # fmt: skip
     task_text: Annotated[Sequence[Path], option(
         "Train on a task's own text instead of captions. For VisualBERT: files of VQA (both), VCR's train.jsonl or "
@@ -72,19 +72,18 @@ class RequestedData(HeldOutOptions):
     )] = ()  # fmt: skip
     objects: Annotated[Sequence[str], option(
         "Classes and outlines of the regions: COCO instances .json, or VCR's folder vcr1images. For VisualBERT on VCR. "
-        "Given again, for stores of several files.", "FILE", INPUT, advanced=True,
+        "May be given several times, for stores of several files.", "FILE", INPUT, advanced=True,
     )] = ()  # fmt: skip
     caption_column: CaptionColumn = ""
     min_match: Annotated[float | None, option(
-        "Stop if fewer than this share of the captioned images is found.", "SHARE", INPUT, min=0, max=1,
+        "Stop if less than this share of the captioned images is found.", "SHARE", INPUT, min=0, max=1,
         default=f"{MIN_MATCH:g}", advanced=True,
     )] = None  # fmt: skip
     cache_dir: Annotated[Path | None, option(
-        "Local folder that shards of a store at a URL are copied to.", "DIR", INPUT, advanced=True,
+        "Local folder to which shards of a store at a URL are copied.", "DIR", INPUT, advanced=True,
     )] = None  # fmt: skip
     cache_gb: Annotated[float | None, option(
-        "Most that --cache-dir may hold, in GB (10^9 bytes).", "GB", INPUT, min=0.001, default="no limit",
-        advanced=True,
+        "Largest size of --cache-dir, in GB (10^9 bytes).", "GB", INPUT, min=0.001, default="no limit", advanced=True,
     )] = None  # fmt: skip
     checksums: Checksums = ALL
 
@@ -98,12 +97,12 @@ class RequestedModel:
     """The model, and what it starts from."""
 
     recipe: Annotated[str | None, option("Repeat a published run; `roibeam recipes` lists them.", "NAME", MODEL)] = None
-    toy: Annotated[bool, option("With --recipe: it in a small model, some minutes on 2 cores.", "", MODEL)] = False
+    toy: Annotated[bool, option("With --recipe: a small model, in some minutes on 2 cores.", "", MODEL)] = False
     system: Annotated[str | None, option(
-        f"Which model and whose rules: {SYSTEMS}.", "NAME", MODEL, default=DEFAULT_SYSTEM,
+        f"Model, with the training rules of its paper: {SYSTEMS}.", "NAME", MODEL, default=DEFAULT_SYSTEM,
     )] = None  # fmt: skip
     model: Annotated[str | None, option(
-        "Size of the model: tiny, small or base; a wrong name lists the others.", "MODEL", MODEL, default="small",
+        "Size of the model: tiny, small, base, or another one of docs/train.md.", "MODEL", MODEL, default="small",
     )] = None  # fmt: skip
     from_bert: Annotated[str | None, option(
         "Start from this BERT: hf:REPO, a folder, or none. Its sizes replace those of --model.", "BERT", MODEL,
@@ -114,11 +113,11 @@ class RequestedModel:
         "new.", "DIR", MODEL, convert=named_step,
     )] = None  # fmt: skip
     background: Annotated[str | None, option(
-        "Where classes have background: first, last or none. With --from-run.", "PLACE", MODEL,
-        default="needed for a model that is no run's", advanced=True,
+        "Position of the background class: first, last or none. With --from-run.", "PLACE", MODEL,
+        default="that of the run; needed for other models", advanced=True,
     )] = None  # fmt: skip
     tokenizer: Annotated[str | None, option(
-        "Words of the text: BERT's vocab.txt, a tokenizer folder or hf:REPO. Or captions: made from them.", "FILE",
+        "Tokenizer: BERT's vocab.txt, a tokenizer folder or hf:REPO. Or captions: one that is built from them.", "FILE",
         MODEL, default="that of --from-run or --from-bert, else captions", advanced=True,
     )] = None  # fmt: skip
 
@@ -143,13 +142,14 @@ class RequestedEncoder(EncoderRequest):
         default="the folder of the labels", advanced=True,
     )] = None  # fmt: skip
     judge_labels: Annotated[str | None, option(
-        "Labelled photos on which the detector is judged before and after.", "FILE", LABELS, advanced=True,
+        "Labelled photos on which the detector is evaluated before and after the training.",
+        "FILE", LABELS, advanced=True,
     )] = None  # fmt: skip
     judge_photos: Annotated[str | None, option(
         "Folder of the photos of --judge-labels.", "DIR", LABELS, default="the folder of the labels", advanced=True,
     )] = None  # fmt: skip
     max_judge_images: Annotated[int | None, option(
-        "Judge on at most N photos.", "N", LABELS, min=1, default="all", advanced=True,
+        "Evaluate on at most N photos.", "N", LABELS, min=1, default="all", advanced=True,
     )] = None  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -164,20 +164,20 @@ class RequestedTraining(TrainingOptions):
     """Training of the run. What is None is that of the recipe, or as `--help` tells it."""
 
     batch_size: Annotated[int | None, option(
-        "How many captions each process computes at once.", "N", TRAINING, min=1,
+        "Captions that each process computes at once.", "N", TRAINING, min=1,
         default="32; with --recipe the largest divisor of its batch up to 32",
     )] = None  # fmt: skip
     learning_rate: Annotated[float | None, option(
-        "Highest learning rate. Not scaled by batch or processes. It falls by train.schedule: linear, cosine, "
-        "constant, steps or plateau.", "RATE", TRAINING, default="0.0001",
+        "Highest learning rate. Not scaled by batch size or number of processes. --set train.schedule=NAME sets how it "
+        "falls: linear, cosine, constant, steps or plateau.", "RATE", TRAINING, default="0.0001",
     )] = None  # fmt: skip
     warmup_steps: Annotated[int | None, option(
         "Steps until the learning rate is at its highest.", "N", TRAINING, min=0, default="0", advanced=True,
     )] = None  # fmt: skip
     set: Annotated[Sequence[str], option(
-        "Change one setting, as section.field=value; may be given again. Sections: train, data, sampling, model; end "
-        "to end also detector, encoder, photos, end_to_end; with --labels also labelled, detection, "
-        "detection_sampling, detection_losses. docs/train.md tells more.", "FIELD=VALUE", TRAINING, advanced=True,
+        "Change one setting, as section.field=value; may be given several times. Sections: train, data, sampling, "
+        "model; end to end also detector, encoder, photos, end_to_end; with --labels also labelled, detection, "
+        "detection_sampling, detection_losses. See docs/train.md.", "FIELD=VALUE", TRAINING, advanced=True,
     )] = ()  # fmt: skip
     inspect_batch: Annotated[int, option(
         "Show N rows of the first batch in OUT/batch.html.", "N", OUTPUT, min=0, default="no page",

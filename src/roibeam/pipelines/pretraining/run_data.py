@@ -395,7 +395,7 @@ def _not_held_out(joined: Sequence[JoinedSource], end_to_end: EndToEnd | None) -
         if shared:
             notes.append(
                 f"{each.store.path}: {plural(len(shared), 'image')} that are trained on are in other splits of a "
-                f"caption file, such as {printable(shared[0], 80)}: what is measured on them is not held out"
+                f"caption file, such as {printable(shared[0], 80)}: results on them are not held-out results"
             )
     return notes
 

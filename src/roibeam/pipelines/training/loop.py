@@ -71,9 +71,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     if config.device.startswith("cuda"):
         name = choose_device(config.device).name
         if ":" in name and num_processes() > 1:
-            raise ValueError(
-                f"--device {name} is for one process; of several each takes a GPU of its own: --device cuda"
-            )
+            raise ValueError(f"--device {name} is for one process; with several, each takes its own GPU: --device cuda")
         if ":" in name:
             torch.cuda.set_device(name)
     # accelerate keeps device and precision in a process-wide state and refuses a second, different one; a process may

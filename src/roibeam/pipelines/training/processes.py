@@ -83,8 +83,8 @@ def wait_for_files(
         if now >= warn_at:
             warn_at += _WARN_AGAIN
             logger.warning(
-                "waiting for %s of %s that other processes write, such as %s; of several machines all must share this "
-                "folder", f"{len(missing):,}", plural(len(files), "file"), missing[0].absolute(),
+                "waiting for %s of %s that other processes write, such as %s; if there are several machines, all must "
+                "share this folder", f"{len(missing):,}", plural(len(files), "file"), missing[0].absolute(),
             )  # fmt: skip
         if all(map(is_at_work, missing)):
             seen_at = now

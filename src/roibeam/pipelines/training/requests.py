@@ -1,4 +1,4 @@
-"""What the requests of all trainings share, and that of a detector's training: plain data, the options of the commands.
+"""Shared part of all training requests, and the request of a detector's training: plain data, options of commands.
 
 Importing this is cheap: it opens nothing.
 """
@@ -25,9 +25,9 @@ from roibeam.pipelines.common.console.request_options import (
 from roibeam.pipelines.training.train_config import DRY_RUN, PRECISION_NAMES, Resume, check_precision
 
 SYSTEMS = "vlbert, vilbert, vilbert-single-stream, visualbert, imagebert or interbert"
-_DETECTORS = "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4-600, vinvl-x152-c4, r2c-r50, others."
+_DETECTORS = "toy, a run of `roibeam detector train`, or a network: vg-r101-c4-600, vinvl-x152-c4, r2c-r50, others."
 _WEIGHTS = "Weights of the detector: a file, a URL, hf:REPO or random:SEED."
-_CONVENTIONS = "Which published extractor to reproduce exactly: hf, d2, caffe, milvlg, vinvl, vlbert-e2e and others."
+_CONVENTIONS = "Published extractor to reproduce exactly: hf, d2, caffe, milvlg, vinvl, vlbert-e2e and others."
 _PRECISION = "train.precision"
 
 Precision = Annotated[str | None, option(
@@ -48,12 +48,12 @@ class TrainingOptions:
     """Training of any kind. A command that has other steps, batches or sections of settings says so."""
 
     steps: Annotated[int | None, option(
-        "Number of optimizer steps.", "N", TRAINING, min=1, default="1,000; where a run goes on, its own",
+        "Number of optimizer steps.", "N", TRAINING, min=1, default="1,000; those of the run if one is continued",
     )] = None  # fmt: skip
     seed: Seed = 0
     resume: Annotated[bool | None, option(
         "Continue from the newest checkpoint; --no-resume refuses a folder that holds a run.", "", TRAINING,
-        default="continue where OUT holds this very run",
+        default="continue if OUT holds this run",
     )] = None  # fmt: skip
     resume_from: Annotated[str | None, option(
         "Continue from this checkpoint, such as step-2000; later ones are removed.", "STEP", TRAINING,
@@ -61,7 +61,8 @@ class TrainingOptions:
     )] = None  # fmt: skip
     dry_run: Annotated[bool, option("Show data, steps, memory and time of three steps; write nothing.")] = False
     set: Annotated[Sequence[str], option(
-        "Change one setting, as section.field=value; may be given again.", "FIELD=VALUE", TRAINING, advanced=True,
+        "Change one setting, as section.field=value; may be given several times.",
+        "FIELD=VALUE", TRAINING, advanced=True,
     )] = ()  # fmt: skip
     device: Device = "auto"
     precision: Precision = None
@@ -74,7 +75,7 @@ class TrainingOptions:
 
     @property
     def resume_choice(self) -> Resume:
-        """How the run starts, see `train`; ValueError where --resume-from and --no-resume contradict each other."""
+        """Start of the run, see `train`; ValueError where --resume-from and --no-resume contradict each other."""
         if self.resume_from is not None and self.resume is False:
             raise ValueError("--no-resume and --resume-from contradict each other; give one of them")
         if self.dry_run and self.resume_from is not None:
@@ -91,7 +92,7 @@ class TrainingOptions:
             return list(self.set)
         check_precision(self.precision)
         if any(each.partition("=")[0].strip() == _PRECISION for each in self.set):
-            raise ValueError(f"--precision and --set {_PRECISION} both say the precision; give one of them")
+            raise ValueError(f"--precision and --set {_PRECISION} both set the precision; give one of them")
         return [f"{_PRECISION}={PRECISION_NAMES[self.precision]}", *self.set]
 
 
@@ -142,20 +143,20 @@ class DetectorTrainRequest(TrainingOptions, LabelledPhotosOptions):
     """Training of a detector, which `training.detector.train_request.train_requested_detector` makes."""
 
     val_labels: Annotated[str | None, option(
-        "Other photos with labels; the detector is judged on them as it learns.", "FILE", INPUT, default="none",
+        "Other labelled photos, on which the detector is evaluated during the training.", "FILE", INPUT, default="none",
     )] = None  # fmt: skip
     val_photos: Annotated[str | None, option(
         "Folder of the photos of --val-labels.", "DIR", INPUT, default="the folder of --val-labels",
     )] = None  # fmt: skip
     detector: Annotated[str | None, option(
-        "Sizes: vg-r101-c4, vinvl-x152-c4, milvlg-d2-r50, r2c-r50, small, others; toy for its.", "NAME", DETECTOR,
-        default="those of --weights, or vg-r101-c4",
+        "Network by name: vg-r101-c4, vinvl-x152-c4, milvlg-d2-r50, r2c-r50, small, others; toy for that of the toy "
+        "detector.", "NAME", DETECTOR, default="those of --weights, or vg-r101-c4",
     )] = None  # fmt: skip
     conventions: Annotated[str | None, option(
         _CONVENTIONS, "NAME", DETECTOR, default="those of --weights or --detector, else hf", advanced=True,
     )] = None  # fmt: skip
     weights: Annotated[str | None, option(
-        f"{_WEIGHTS} Start from a file of these classes, or a detector's folder of any.", "FILE", DETECTOR,
+        f"{_WEIGHTS} A file must have the classes of --labels; a detector's folder may have others.", "FILE", DETECTOR,
         default="new weights",
     )] = None  # fmt: skip
     resnet: Annotated[str | None, option(
@@ -166,9 +167,9 @@ class DetectorTrainRequest(TrainingOptions, LabelledPhotosOptions):
         advanced=True, convert=_numbers("--frozen-stages"),
     )] = None  # fmt: skip
     steps: Annotated[int, option("Number of optimizer steps.", "N", TRAINING, min=1)] = 90_000
-    batch_size: Annotated[int, option("How many photos each process computes at once.", "N", TRAINING, min=1)] = 2
+    batch_size: Annotated[int, option("Photos that each process computes at once.", "N", TRAINING, min=1)] = 2
     learning_rate: Annotated[float, option(
-        "Highest learning rate, of SGD. Not scaled by batch or processes.", "RATE", TRAINING,
+        "Highest learning rate, of SGD. Not scaled by batch size or number of processes.", "RATE", TRAINING,
     )] = 0.0025  # fmt: skip
     warmup_steps: Annotated[int | None, option(
         "Steps until the learning rate is at its highest.", "N", TRAINING, min=0,
@@ -179,8 +180,8 @@ class DetectorTrainRequest(TrainingOptions, LabelledPhotosOptions):
         advanced=True, convert=_numbers("--decay-steps"),
     )] = None  # fmt: skip
     set: Annotated[Sequence[str], option(
-        "Change one setting, as section.field=value; may be given again. Sections: train, photos, sampling, losses, "
-        "detector, conventions.", "FIELD=VALUE", DETECTOR, advanced=True,
+        "Change one setting, as section.field=value; may be given several times. Sections: train, photos, sampling, "
+        "losses, detector, conventions.", "FIELD=VALUE", DETECTOR, advanced=True,
     )] = ()  # fmt: skip
     precision: Annotated[str | None, option(
         "Number type that the network computes in: float32, bf16 or fp16.", "TYPE", SPEED, default="float32",

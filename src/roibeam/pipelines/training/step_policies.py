@@ -150,8 +150,8 @@ CORRECT, RELEASE = "correct", "release"
 _MULTI_TASK = RELEASE_SETTINGS["vilbert-release-mt-tasks"]
 STEP_RULES: Mapping[str, StepRule] = MappingProxyType(
     {
-        CORRECT: StepRule("what the source means", as_released=False),
-        RELEASE: StepRule("what the release does, by accident too"),
+        CORRECT: StepRule("as the source intends", as_released=False),
+        RELEASE: StepRule("as the authors' code does, bugs included"),
         # jiasenlu/vilbert_beta train_tasks.py, `--lr_scheduler automatic`.
         "release-plateau": StepRule(
             "as release, with falls behind two epochs whose evaluations are no better",
@@ -182,7 +182,7 @@ STEP_RULES: Mapping[str, StepRule] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRun:
-    """What the recipes of pre-training and of fine-tuning have in common.
+    """Common part of the recipes of pre-training and of fine-tuning.
 
     Attributes:
         source: paper section, or file of the released code, that the settings are from.

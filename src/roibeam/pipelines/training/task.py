@@ -181,7 +181,7 @@ TIMED_STEPS = 3
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a run takes, by its first steps.
+    """Time and memory of a run, by its first steps.
 
     Attributes:
         samples: of a step, in all processes.

@@ -98,8 +98,8 @@ def blame(task: Any, micro_batches: Sequence[Any], accelerator: Accelerator, *, 
         return f"none of its {len(names)} samples is finite by itself: the weights are spoiled, not the data; {remedy}"
     if guilty:
         return (
-            f"not finite by itself: {', '.join(guilty)} (of {len(names)} samples in the step); look at what is stored "
-            f"for them"
+            f"not finite by itself: {', '.join(guilty)} (of {len(names)} samples in the step); see what is stored for "
+            "them"
         )
     alone = ", each of them finite alone" if isinstance(task, SplitsBatches) else ""
     return f"samples: {', '.join(names)}{alone}; look at their features, or lower the learning rate and start again"

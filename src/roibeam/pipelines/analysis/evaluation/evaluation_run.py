@@ -289,11 +289,11 @@ def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> tuple[
     """Notes on evaluated captions that the run was trained on, as far as its folder records it, and their images."""
     origin, trained = trained_with(found), trained_images_among(found, chosen.image_ids)
     if digest == origin.captions:
-        return ["this run was trained on these very captions: what follows is no held-out evaluation"], ALL
+        return ["this run was trained on these very captions: the results are no held-out evaluation"], ALL
     if not trained:
         return [], NONE
     note = (
         f"this run was trained on {len(trained):,} of the {plural(len(chosen.image_ids), 'image')}, such as "
-        f"{printable(trained[0], 80)}: what follows is no held-out evaluation"
+        f"{printable(trained[0], 80)}: the results are no held-out evaluation"
     )
     return [note], frozenset(trained)

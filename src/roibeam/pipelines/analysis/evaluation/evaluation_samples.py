@@ -268,7 +268,7 @@ def _classes_of(objective: RegionObjective | None, num_classes: int | None, *, b
     if background == "none" and with_background:
         raise ValueError(
             f"--background none: the model has {objective.labels} region labels, one more than the store has classes: "
-            f"one is background; say first or last"
+            "one is background; give first or last"
         )
     return num_classes
 

@@ -45,7 +45,7 @@ class JudgeFiles:
         if self.pairs is not None:
             model = read_boosted_model(self.pairs, kind="pairs", features=(NAMES,))
             if self.detector is None:
-                raise ValueError(f"{self.pairs}: a judge of pairs looks at regions: name the detector with --detector")
+                raise ValueError(f"{self.pairs}: a judge of pairs reads regions: name the detector with --detector")
             if model.needs.get("match") is None and self.match_model is not None:  # which would take seconds to open
                 raise ValueError(f"{self.pairs}: trained without a match model: leave --match-model out")
             if model.needs.get("match") is not None and self.match_model is None:

@@ -8,7 +8,7 @@ from roibeam.pipelines.common.console.request_options import INPUT, KEPT, Captio
 
 _OUT = argument("OUT", "File to write, .json.")
 _PRECISION = option(
-    "Share of right ones among what passes; it sets the threshold.", "SHARE", KEPT, "--wanted-precision", min=0, max=1
+    "Wanted share of correct ones among those that pass.", "SHARE", KEPT, "--wanted-precision", min=0, max=1
 )
 
 
@@ -19,7 +19,7 @@ class TrainImagesRequest:
     labels: Annotated[Path, argument("LABELS", "CSV with the columns image (its file) and label: natural or not.")]
     out: Annotated[Path, _OUT]
     store: Annotated[str | None, option(
-        "Folder of a store of region features. Of these images; their regions are looked at too.", "STORE", INPUT,
+        "Folder of a store of region features. Regions of the images of LABELS are then used, too.", "STORE", INPUT,
     )] = None  # fmt: skip
     precision: Annotated[float, _PRECISION] = 0.99
     seed: Seed = 0
@@ -31,25 +31,25 @@ class TrainPairsRequest:
 
     out: Annotated[Path, _OUT]
     captions: Annotated[tuple[str, ...], option(
-        "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table. Curated ones, which are right; may be given "
-        "again.", "FILE", INPUT,
+        "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table. Curated ones, taken as correct; may be given "
+        "several times.", "FILE", INPUT,
     )] = ()  # fmt: skip
     caption_column: CaptionColumn = ""
     stores: Annotated[tuple[str, ...], option(
-        "Folder of a store of region features. Of the images of --captions, in the same order.", "STORE", INPUT,
+        "Folder of a store of region features. One for each --captions, in the same order.", "STORE", INPUT,
         "--store",
     )] = ()  # fmt: skip
     labels: Annotated[Path | None, option(
-        "Texts beside images, labelled: CSV with image, text, label (1 or 0), page.", "FILE", INPUT, "--pairs",
+        "Labelled pairs: CSV with the columns image, text, label (1 or 0) and page.", "FILE", INPUT, "--pairs",
     )] = None  # fmt: skip
     labels_store: Annotated[str | None, option(
         "Store of the images of --pairs.", "STORE", INPUT, "--pairs-store",
     )] = None  # fmt: skip
     match: Annotated[str | None, option(
-        "Pre-trained model that is asked whether text and image match.", "MODEL", INPUT, "--match-model",
+        "Pre-trained model that scores how well text and image match.", "MODEL", INPUT, "--match-model",
     )] = None  # fmt: skip
     max_captions: Annotated[int, option(
-        "Use at most N captions, the first of each image before any second.", "N", INPUT, min=1,
+        "Use at most N captions: the first one of each image, then the second ones, and so on.", "N", INPUT, min=1,
     )] = 5000  # fmt: skip
     precision: Annotated[float, _PRECISION] = 0.95
     seed: Seed = 0

@@ -362,7 +362,7 @@ class Progress(ProgressItem):
         try:
             self._take(self._view())
         except (OSError, ValueError) as error:  # the run itself reports what is wrong, if anything is
-            log.debug("no look at the progress: %s", error)
+            log.debug("the progress cannot be read: %s", error)
 
     def log_state(self) -> None:
         if not self._had_nothing_to_do() and (self.in_lines or self._logged != self._standing):

@@ -19,8 +19,8 @@ MODEL = "Model"
 TRAINING = "Training"
 END_TO_END = "End to end"
 LABELS = "Labelled photos"
-QUESTION = "What is asked"
-KEPT = "What is kept"
+QUESTION = "Analysis"
+KEPT = "Contents"
 SPEED = "Speed"
 NETWORK = "Network"
 FAILURES = "Failures"
@@ -95,13 +95,13 @@ Device = Annotated[str, option("Where to compute: auto (a GPU if there is one), 
 Threads = Annotated[
     int | None, option("CPU threads of each process.", "N", SPEED, min=1, default="torch's choice", advanced=True)
 ]
-Seed = Annotated[int, option("Number that every random choice follows from.", "N", TRAINING, min=0, advanced=True)]
+Seed = Annotated[int, option("Seed of all random choices.", "N", TRAINING, min=0, advanced=True)]
 Json = Annotated[bool, option("Print the result as JSON lines on standard output.", "", OUTPUT, "--json")]
 IdRule = Annotated[
     str, option("How a path becomes an image id: no-extension or with-extension.", "RULE", INPUT, advanced=True)
 ]
 CaptionColumn = Annotated[str, option(
-    "Column of the captions: its name; in a caption .tsv 1 or 2.", "COLUMN", INPUT, default="found once for a file",
+    "Column of the captions: its name, or 1 or 2 in a caption .tsv.", "COLUMN", INPUT, default="recognised in the file",
     advanced=True,
 )]  # fmt: skip
 Checksums = Annotated[str, option(
@@ -109,17 +109,17 @@ Checksums = Annotated[str, option(
     advanced=True,
 )]  # fmt: skip
 Scratch = Annotated[str | None, option(
-    "Folder for files on their way from or to a URL.", "DIR", SPEED, default="the temporary folder", advanced=True,
+    "Folder for temporary copies of files at URLs.", "DIR", SPEED, default="the temporary folder", advanced=True,
 )]  # fmt: skip
 MaxPixels = Annotated[int, option(
-    "Images of more pixels count as failures; a pixel of WebP, AVIF, JPEG 2000 counts as 2.", "N", FAILURES, min=1,
-    advanced=True,
+    "Images with more pixels count as failures; a pixel of a WebP, AVIF or JPEG 2000 file counts as 2.",
+    "N", FAILURES, min=1, advanced=True,
 )]  # fmt: skip
-MaxBytes = Annotated[int, option("Image files of more bytes count as failures.", "N", FAILURES, min=1, advanced=True)]
+MaxBytes = Annotated[int, option("Image files with more bytes count as failures.", "N", FAILURES, min=1, advanced=True)]
 AllowPrivate = Annotated[tuple[str, ...], option(
-    "Private network that may be connected to, such as 10.0.0.0/8; may be given again.", "NETWORK", NETWORK,
+    "Private network that may be connected to, such as 10.0.0.0/8; may be given several times.", "NETWORK", NETWORK,
     advanced=True,
 )]  # fmt: skip
 UserAgent = Annotated[str | None, option(
-    "Name under which servers see us.", "NAME", NETWORK, default="roibeam and its version", advanced=True,
+    "User agent that is sent to servers.", "NAME", NETWORK, default="roibeam and its version", advanced=True,
 )]  # fmt: skip

@@ -59,7 +59,7 @@ class PaperFigure:
 
     @property
     def title(self) -> str:
-        """Of the paper."""
+        """Title of the paper."""
         return "What Does BERT with Vision Look At?" if self.paper == "VisualBERT" else self.paper
 
     @property

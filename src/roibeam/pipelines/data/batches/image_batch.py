@@ -193,7 +193,7 @@ def stored_photos(
 
 def _of_store(store: FeatureStore, image_ids: Sequence[str], folder: str | None) -> dict[str, PhotoOrReason]:
     if folder is None and not has_photo_locations(store):
-        return dict.fromkeys(image_ids, (None, f"{store.path} does not say where its photos lie"))
+        return dict.fromkeys(image_ids, (None, f"{store.path} does not record where its photos are"))
     try:
         photos = RecordPhotos(store, image_ids, folder)
     except ValueError as error:

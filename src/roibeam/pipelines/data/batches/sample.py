@@ -88,7 +88,7 @@ def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) ->
         if int(record.class_ids[chosen].max()) >= num_classes:
             raise ValueError(
                 f"record {record.image_id!r}: has class {int(record.class_ids[chosen].max())}, the model was made for "
-                f"classes 0..{num_classes - 1}; say how many the store's detector has (pretrain --num-classes)"
+                f"classes 0..{num_classes - 1}; give the number of the store's detector (pretrain --num-classes)"
             )
         one_hot = torch.zeros(len(chosen), num_classes + 1)
         one_hot[torch.arange(len(chosen)), torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0
@@ -100,7 +100,7 @@ def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) ->
     if rows.shape[1] != num_classes + 1:
         raise ValueError(
             f"record {record.image_id!r}: class distribution has {rows.shape[1]} columns, the model was made for "
-            f"{num_classes} classes and background; say how many the store's detector has (pretrain --num-classes)"
+            f"{num_classes} classes and background; give the number of the store's detector (pretrain --num-classes)"
         )
     sums = rows.numpy().sum(axis=1)
     # The release silently drops a region whose distribution is further off than this.

@@ -52,7 +52,7 @@ class Caption(NamedTuple):
 
     @property
     def called(self) -> str:
-        """What the file calls its image, for people."""
+        """Name of the image in the file, for messages."""
         return f"row {self.row}" if self.name is None else self.name
 
 

@@ -214,7 +214,7 @@ def join_sources(
     if len({source.weight is None for source in sources}) > 1:
         raise ValueError("some stores have a weight and some have none; give one to each, or to none")
     if len(sources) == 1 and sources[0].weight is not None:
-        raise ValueError("a weight says how several stores are mixed; one store needs none")
+        raise ValueError("weights are for mixing several stores; one store needs none")
     joined = []
     for source in sources:
         usable, prefix = UsableCaptions(most_pieces), f"{source.store.path}: " if len(sources) > 1 else ""

@@ -322,7 +322,7 @@ def check_given_boxes(store: FeatureStore) -> None:
     details = store.fingerprint.details
     if details.get("regions") != "given":
         raise ValueError(
-            f"{store.path}: words of the texts name boxes, and the store does not say that its regions are given "
+            f"{store.path}: words of the texts name boxes, and the store does not record that its regions are given "
             f"boxes; {GIVE_BOXES}"
         )
     if details.get("region_filters"):

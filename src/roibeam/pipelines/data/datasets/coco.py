@@ -394,9 +394,9 @@ class _ObjectTable:
             if first.coco_id != image.coco_id:
                 raise ValueError(
                     f"{path!r}: two images have the id {image.image_id!r}: {first.file_name!r} (number "
-                    f"{first.coco_id}) and {image.file_name!r} (number {image.coco_id}); nothing would tell their "
-                    f"boxes apart, so name each photo once, and give no two one name before the extension (extract "
-                    f"also takes --id-rule with-extension)"
+                    f"{first.coco_id}) and {image.file_name!r} (number {image.coco_id}); their boxes could not be told "
+                    "apart, so name each photo once, and give no two one name before the extension (extract also takes "
+                    "--id-rule with-extension)"
                 )
         rows: dict[int, array[int]] = {image.coco_id: array("q") for image in firsts.values()}
         for row, (place, number) in enumerate(zip(self._places, self._images, strict=True)):

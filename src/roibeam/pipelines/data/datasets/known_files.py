@@ -28,7 +28,7 @@ _PHOTOS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF87a", b"GIF89a", b"II*\x00", b"
 _TASK = "`roibeam finetune` reads the folder that it lies in, as --data"
 _TABLE = "`roibeam finetune` reads its folder, as --data"
 _NO_READER = "no command reads it"
-_GENOME = f"{_NO_READER}; of Visual Genome, `roibeam extract image_data.json` takes the photos"
+_GENOME = f"{_NO_READER}; for Visual Genome, `roibeam extract image_data.json` takes the photos"
 _FEATURES = "`roibeam store import` makes a store of it"
 # Kind -> files of a folder.
 _FOLDERS = {"store": {STORE_MANIFEST_NAME}, "lmdb": {"data.mdb"}, "model": {"config.json", "model.safetensors"}}

@@ -278,7 +278,7 @@ class Journal:
             offset += len(line)
         if damaged:
             logger.warning(
-                "%s: %s damaged, such as line %d; what is not in the others is done again", self._path,
+                "%s: %s damaged, such as line %d; the rest is done again", self._path,
                 plural(len(damaged), "line is", "lines are"), damaged[0],
             )  # fmt: skip
             self._mend(header)
@@ -296,8 +296,8 @@ class Journal:
                 return True
         if found is None or is_summed is False or not isinstance(found.get("list_sha256"), str):
             raise ValueError(
-                f"{self._path}: no line of it says of which list it is; is it damaged? Restore it, or remove the "
-                f"folder {self._path.parent}, and all images are fetched again"
+                f"{self._path}: no line of it names its list; is it damaged? Restore it, or remove the folder "
+                f"{self._path.parent}, and all images are fetched again"
             )
         if found.get("format") != JOURNAL_FORMAT or found.get("version") != JOURNAL_VERSION:
             raise ValueError(f"{self._path}: no journal of this version of roibeam download")

@@ -145,7 +145,7 @@ class RowDownload:
         self._checks, self._seed = checks, seed
 
     async def run(self, row: int, url: str) -> RowOutcome:
-        """What became of a row in the end; LocalFaultError if this machine is to blame."""
+        """Final outcome of a row; LocalFaultError if this machine is to blame."""
         attempt = 1
         while True:
             try:

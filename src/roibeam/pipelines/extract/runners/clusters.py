@@ -57,7 +57,7 @@ def check_job_server(engine: str, java: str, jar: str | None) -> None:
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=_JAVA_SECONDS)
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     if found is None:
-        raise ValueError(f"{needs}: {java!r} does not tell its version; give --job_server_java_launcher=FILE")
+        raise ValueError(f"{needs}: {java!r} does not print its version; give --job_server_java_launcher=FILE")
     version = int(found[1])
     if version < OLDEST_JAVA or version >= TOO_NEW_JAVA.get(engine, version + 1):
         raise ValueError(f"{needs}: {java!r} is Java {version}; give --job_server_java_launcher=FILE")

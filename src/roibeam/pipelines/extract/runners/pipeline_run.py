@@ -126,7 +126,7 @@ def pipeline_options(
     if choice.pool_token_file is not None:
         portable = options.view_as(PortableOptions)
         if portable.environment_type != "EXTERNAL" or portable.environment_config is None:
-            raise ValueError(f"--pool-token-file is for a cluster's worker pools; --runner {runner} here asks none")
+            raise ValueError(f"--pool-token-file is for a cluster's worker pools; --runner {runner} here has none")
         token = read_token(Path(choice.pool_token_file))
         portable.environment_config = environment_config(portable.environment_config, token)
     return options
@@ -290,7 +290,7 @@ def _cluster_slots(runner: str, flags: Sequence[str]) -> tuple[int | None, str]:
     if runner == "flink":
         slots = _number("--parallelism", flags)
         if slots is None:
-            return None, "the cluster's task slots; say how many: -- --parallelism=N"
+            return None, "the cluster's task slots; give their number: -- --parallelism=N"
         return slots, f"{plural(slots, 'task slot')} (--parallelism), one on each TaskManager"
     if runner == "spark":
         master = _value("--spark_master_url", flags) or ""
@@ -303,7 +303,7 @@ def _cluster_slots(runner: str, flags: Sequence[str]) -> tuple[int | None, str]:
         name = "--num_workers" if _value("--max_num_workers", flags) is None else "--max_num_workers"
         machines = _number(name, flags)
         if machines is None:
-            return None, "as many machines as Dataflow takes; say how many at most: -- --max_num_workers=N"
+            return None, "as many machines as Dataflow takes; limit their number: -- --max_num_workers=N"
         return machines, f"{plural(machines, 'machine')} ({name}), one process on each"
     workers = _number("--direct_num_workers", flags)
     return workers, f"{workers} (--direct_num_workers)" if workers else f"as many as {runner} takes"
@@ -399,7 +399,7 @@ def _cause(error: Exception) -> BaseException:
     if NOT_TAKEN in str(error):
         return OSError(
             f"Spark's master took no job, or ended it: the job server is of Spark {SPARK_VERSION} with Scala "
-            f"{SCALA_VERSION}, is the cluster too? Its page and log say more; finished shards stay"
+            f"{SCALA_VERSION}, is the cluster too? See its page and log; finished shards stay"
         )
     if isinstance(error, grpc.RpcError):
         return OSError(

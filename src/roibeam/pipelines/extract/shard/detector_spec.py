@@ -55,7 +55,7 @@ class DetectorSpec:
         return tuple(model for model in (self.config, self.backbone) if isinstance(model, NamedModel))
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads. Of models of other libraries it says what they were, not how to run them."""
+        """JSON that `from_json` reads. It names models of other libraries, but not how to run them."""
         parts = {}
         for name in ("config", "selection", "conventions", "backbone"):
             if (value := getattr(self, name)) is not None:

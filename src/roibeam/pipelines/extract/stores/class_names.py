@@ -61,7 +61,7 @@ class ImportedClasses:
 def _rows_hint(names: Vocabulary, own: int, background: str | None) -> str:
     """Hint for a file whose rows are for one class less than there are names."""
     if background is None and len(names.classes or ()) == own + 1:
-        return f"; its rows have {own + 1} values: if they are without background, say --background none"
+        return f"; its rows have {own + 1} values: if they have no background, give --background none"
     return ""
 
 
@@ -77,7 +77,7 @@ def imported_classes(
     option = f"--vocab {vocab}" if vocab is not None else f"--num-classes {num_classes}"
     own, given = file.details.get("num_classes"), num_classes is not None or vocab is not None
     if num_classes is not None and vocab is not None:
-        raise ValueError(f"--num-classes {num_classes}: --vocab {vocab} says how many classes there are; leave one out")
+        raise ValueError(f"--num-classes {num_classes}: --vocab {vocab} gives the number of classes; leave one out")
     if given and file.details["classes"] == ABSENT:
         raise ValueError(f"{option}: {source} (layout {file.layout}) has no class ids; leave the option out")
     if background is not None and file.details["classes"] == ABSENT:

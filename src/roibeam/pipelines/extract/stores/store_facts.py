@@ -57,8 +57,8 @@ def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None
         "numerics": json.dumps(manifest.fingerprint.numerics) if manifest.fingerprint.numerics else None,
         **(_rows_of_features_made_elsewhere(manifest) if space.startswith(IMPORTED_PREFIX) else {}),
         **_rows_of_a_copy(manifest),
-        "features mean": f"{_short(manifest.fingerprint.meaning)}: a model must match it",
-        "boxes and dtype": _choice_row(manifest),
+        "feature kind": f"{_short(manifest.fingerprint.meaning)}: a model that was trained on another kind refuses it",
+        "boxes, dtype": _choice_row(manifest),
         "feature space": space,
         "content digest": manifest.content_digest,
     }
@@ -129,7 +129,7 @@ def _short(meaning: str) -> str:
 
 def _choice_row(manifest: StoreManifest) -> str | None:
     parts = [words for words in (boxes_words(manifest.fingerprint), dtype_words(manifest.fingerprint)) if words]
-    return f"{', '.join(parts)}: may differ, with a note" if parts else None
+    return f"{', '.join(parts)} (a model may read others; a note says so)" if parts else None
 
 
 def _image_feature_row(manifest: StoreManifest) -> dict[str, str]:

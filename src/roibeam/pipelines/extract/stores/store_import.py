@@ -87,7 +87,7 @@ def import_features(
             unknown, or the file's number.
         vocab: in place of that, the names of its classes and attributes, see `read_vocabulary`.
         background: where rows of class probabilities have background: first, last or none; in a file with class ids
-            alone, first says that 0 is background. None: as the format has it, if the numbers do not speak against it.
+            alone, first says that 0 is background. None: that of the format, if the numbers do not speak against it.
         feature_dtype: key of `FILE_DTYPES`: what numbers the bytes of the features are. None: the file's own dtype, and
             float32 where they are base64, if the bytes do not speak against it.
         scratch: parent of the scratch folders that URLs need; None for the machine's temporary folder.

@@ -224,13 +224,12 @@ def _recorded_jobs(
 def recorded_extraction(
     store: OutputFolder, manifest: StoreManifest, source: RepairSource
 ) -> tuple[DetectorSpec, ExtractOptions]:
-    """How a store was extracted, with what has moved. Raises ValueError where it does not record that, and for a model
-    of another library that is not named again."""
+    """Settings of a store's extraction. Raises ValueError if they are not recorded, or a model must be named again."""
     try:
         spec = DetectorSpec.from_json(manifest.config["detector"])
         options = dataclass_from_json(ExtractOptions, manifest.config["options"], "options")
     except (KeyError, ValueError) as error:
-        raise ValueError(f"{store}: its manifest.json does not say how it was extracted ({error})") from None
+        raise ValueError(f"{store}: its manifest.json does not record how it was extracted ({error})") from None
     if spec.models:
         spec = _named_again(store, spec, source)
     elif source.detector is not None:
@@ -251,7 +250,7 @@ def _named_again(store: OutputFolder, spec: DetectorSpec, source: RepairSource) 
         if not isinstance(recorded, NamedModel):
             continue
         if name is None:
-            raise ValueError(f"{store} was made by {recorded.name}: name it again, {option} {recorded.name}")
+            raise ValueError(f"{store} was made by {recorded.name}: give it again, {option} {recorded.name}")
         opened = replace(recorded, name=name, weights=weights or "", revision="", digest="", license="").opened()
         if opened.digest != recorded.digest:
             raise ValueError(f"{option} {name}: is another file than that which made {store}; nothing was written")
@@ -344,14 +343,14 @@ def damage_text(store: StoreLocation, damage: StoreDamage) -> str:
     files = [line for state in damage.damaged for line in state.files]
     lines = [printable(line, 300) for line in files[:_LISTED]]
     if len(files) > _LISTED:
-        lines.append(f"... and {len(files) - _LISTED:,} more about files; --json tells all")
+        lines.append(f"... and {len(files) - _LISTED:,} more about files; --json lists all")
     found = chain.from_iterable(state.images() for state in damage.damaged)
     lines += [
         f"{kind:<8} {printable(name, 100)}: {printable(what, 200)}" for kind, name, what in islice(found, _LISTED)
     ]
     more = sum(1 for _ in found)
     if more:
-        lines.append(f"... and {plural(more, 'more image', 'more images')}; --json tells all")
+        lines.append(f"... and {plural(more, 'more image', 'more images')}; --json lists all")
     unnamed = sum(state.num_unnamed for state in damage.damaged)
     if unnamed:
         lines.append(f"{plural(unnamed, 'lost record')} whose ids only the source knows: the store has no plan")
@@ -411,7 +410,7 @@ def repair_text(store: StoreLocation, summary: RepairSummary) -> str:
         for image_id, what in islice(summary.compared.doubtful.items(), _LISTED)
     ]
     if len(summary.compared.doubtful) > _LISTED:
-        doubtful.append(f"... and {len(summary.compared.doubtful) - _LISTED:,} more; --json tells all")
+        doubtful.append(f"... and {len(summary.compared.doubtful) - _LISTED:,} more; --json lists all")
     done = (
         f"{store}: {plural(summary.num_shards, 'shard')} written anew: {plural(summary.num_extracted, 'image')} "
         f"extracted, {plural(summary.num_copied, 'record')} copied"

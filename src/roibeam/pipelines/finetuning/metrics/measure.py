@@ -279,7 +279,7 @@ def write_entries(path: Path, entries: Iterable[Any]) -> None:
 def check_labelled(unlabelled: Iterable[str], what: str = "label") -> None:
     """Raises ValueError for the first of these rows, which have no label."""
     for where in unlabelled:
-        raise ValueError(f"{where}: no {what}, so that nothing can be scored; --check looks at a submission")
+        raise ValueError(f"{where}: no {what}, so that nothing can be scored; --check checks a submission")
 
 
 Measures = dict[str, Measure]

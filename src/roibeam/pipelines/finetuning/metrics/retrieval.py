@@ -173,7 +173,7 @@ def write_ids(path: Path, captions: Sequence[str], images: Sequence[str], folds:
 
 def read_pair_scores(path: Path) -> PairScores:
     beside = ids_path(path)
-    ids = read_json_object(beside, hint="it says whose the rows and columns of the scores are")
+    ids = read_json_object(beside, hint="it names the rows and columns of the scores")
     captions, images, folds = ids.get("captions"), ids.get("images"), ids.get("folds", 1)
     lists = (captions, images)
     if not all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists):

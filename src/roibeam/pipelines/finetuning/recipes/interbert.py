@@ -126,15 +126,15 @@ _GLUE_ROWS = (  # of Table 3
 )
 _COLUMNS = ("QNLI", "CoLA", "SST-2", "STS-B", "RTE", "MNLI", "QQP", "MRPC")
 _SETTINGS: Mapping[str, Any] = MappingProxyType({"optimizer": "adamw", "weight_decay": 0.01})
-_FED_OPEN = "How a text is fed alone is not said: the joint layers on the text, then those of the text; no IMG."
+_FED_OPEN = "How a text is fed alone is not given: the joint layers on the text, then those of the text; no IMG."
 _BERT_OPEN = (
     "BERT itself is the layers, pooler and segments of VisualBERT's system on a text alone, started by --from none "
     "--from-bert hf:google-bert/bert-base-uncased.",
     "Average of the eight: roibeam score glue on a zip of all tables.",
 )
 _OPEN = (
-    "Warm-up, decay and schedule are not said: BERT's, a tenth of the steps and a linear fall, decay 0.01.",
-    "Whether the best or the last epoch counts is not said, nor the number of seeds: the last; for small tasks the "
+    "Warm-up, decay and schedule are not given: BERT's, a tenth of the steps and a linear fall, decay 0.01.",
+    "Whether the best or the last epoch counts is not given, nor the number of seeds: the last; for small tasks the "
     "median of --seeds 5.",
     "Its average is over the eight tasks, MNLI's two files taken together first.",
 )

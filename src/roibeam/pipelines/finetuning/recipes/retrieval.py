@@ -97,15 +97,15 @@ _IMAGEBERT = TaskRecipe(
     left_open=(
         "Its model was pre-trained on LAIT, which was never released; Conceptual 12M stands in for it "
         "(docs/collection.md).",
-        "How many wrong pairs a group has is not said: three, as ViLBERT. Captions in half of the groups, images in "
+        "How many wrong pairs a group has is not given: three, as ViLBERT. Captions in half of the groups, images in "
         "the others.",
-        "What the batch of 24 counts is not said: groups over all processes. An epoch is one pass over the images, "
+        "The unit of the batch of 24 is not given: groups over all processes. An epoch is one pass over the images, "
         "each with a caption that is drawn: over captions 130 of them would be 785,000 steps.",
-        "Warm-up and decay are not said: a tenth of the steps, 0.01. Margin and scale of the triplet loss are not "
+        "Warm-up and decay are not given: a tenth of the steps, 0.01. Margin and scale of the triplet loss are not "
         "printed: 0.2, between probabilities.",
         "The 144 elements of section 5.1 are taken here too: 100 regions of highest score, and 44 pieces of the text, "
         "special ones counted.",
-        "Which split file it has is not said: Karpathy's. How a model is chosen is not said: the last one.",
+        "Which split file it has is not given: Karpathy's. How a model is chosen is not given: the last one.",
     ),
 )
 
@@ -114,7 +114,7 @@ def _imagebert_runs() -> Iterator[tuple[str, TaskRecipe]]:
     best = figures_of(
         "ImageBERT", "ImageBERT", *(f"{pool} {kind} retrieval" for pool in _POOLS for kind in ("image", "sentence"))
     )
-    coco_open = "COCO's figures are of a run on COCO, whose settings are not said apart; 1k may be the mean of 5 parts."
+    coco_open = "COCO's figures are of a run on COCO, whose settings are not given; 1k may be the mean of 5 parts."
     yield "imagebert-retrieval", replace(_IMAGEBERT, figures=best, left_open=(*_IMAGEBERT.left_open, coco_open))
     losses = (
         ("all-losses", ALL_THREE, "Binary+CE+Triplet"),
@@ -136,7 +136,7 @@ def _imagebert_runs() -> Iterator[tuple[str, TaskRecipe]]:
             model=model,
             layout=replace(_IMAGEBERT.layout, max_regions=count),
             figures=figures_of("ImageBERT", f"RoI({count})"),
-            left_open=(*_IMAGEBERT.left_open, "Which loss the rows of regions have is not said: the best one."),
+            left_open=(*_IMAGEBERT.left_open, "Which loss the rows of regions have is not given: the best one."),
         )
         yield f"imagebert-retrieval-{count}-regions", run
 
@@ -161,7 +161,7 @@ _INTERBERT = TaskRecipe(
     left_open=(
         'The paper adds "three negative images" and does not say which: two at random, one that looks alike. The '
         "release has one image and two captions.",
-        "Whether the four scores meet in one loss is not said: which pair is right, by the head of pre-training.",
+        "Whether the four scores meet in one loss is not given: which pair is right, by the head of pre-training.",
         "Betas, epsilon and decay are of pre-training, no clipping.",
         _SPLIT_OPEN,
     ),
@@ -219,7 +219,7 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
         figures=figures_of("ViLBERT", "ViLBERT", "Flickr30k image retrieval"),
         left_open=(
             PAPER_OPEN,
-            'Whether the "three distractors" are one of each kind is not said: a caption, an image, an image that '
+            'Whether the "three distractors" are one of each kind is not given: a caption, an image, an image that '
             "looks alike.",
             REGIONS_OPEN,
             _SPLIT_OPEN,

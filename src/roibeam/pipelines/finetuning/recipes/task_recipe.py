@@ -26,8 +26,8 @@ LABELS_OPEN = (
     "--set vqa.answers=FILE takes a file."
 )
 MINIVAL_OPEN = (
-    "The release keeps the last 3,000 validation questions for itself, whose images it trains on; here nothing is left "
-    "to be judged on (--set vqa.train=train+val-minival data.shared_images=true is the release's way)."
+    "The release keeps the last 3,000 validation questions for itself, whose images it trains on; here no validation "
+    "data are left (--set vqa.train=train+val-minival data.shared_images=true is the release's way)."
 )
 
 

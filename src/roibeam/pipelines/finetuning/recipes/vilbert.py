@@ -59,7 +59,7 @@ REGIONS_OPEN = (
     "Which regions the task has is not in the paper; the release shows the first 99 of the file and the whole image, "
     "its 100 slots. Here they are bottom-up attention's 10 to 100, as in its feature files; in pre-training 10 to 36."
 )
-_TWENTY_OPEN = 'Epochs are "a maximum of 20", and how one is chosen is not said: 20.'
+_TWENTY_OPEN = 'Epochs are "a maximum of 20", and how one is chosen is not given: 20.'
 _VQA = TaskRecipe(
     summary="ViLBERT, VQA v2: the product of both pooled streams, all answers by themselves",
     source=_SOURCE,
@@ -277,10 +277,10 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
         head="ours",
         left_open=(
             "Each proposal of MAttNet is a candidate, and nothing else: neither the whole image nor annotated boxes.",
-            "How overlap and loss are counted is not said: sides with one pixel more, the sum over the candidates "
-            "of an expression, as released.",
+            "How overlap and loss are counted is not given: sides with one pixel more, the sum over the candidates of "
+            "an expression, as released.",
             _TWENTY_OPEN,
-            "How long an expression may be is not said: 20 pieces, as released.",
+            "How long an expression may be is not given: 20 pieces, as released.",
             PAPER_OPEN,
         ),
     )
@@ -295,7 +295,7 @@ def _without_bert(problem: str) -> TaskRecipe:
         recipe,
         figures_of("InterBERT", printed, _vcr_column(problem)),
         source=f"arXiv:2003.13198, section 3.6; {recipe.source}",
-        left_open=(*recipe.left_open, "How InterBERT's authors trained ViLBERT is not said: as its own authors do."),
+        left_open=(*recipe.left_open, "How InterBERT's authors trained ViLBERT is not given: as its own authors do."),
     )
 
 

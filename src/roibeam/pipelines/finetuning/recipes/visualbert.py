@@ -72,7 +72,7 @@ _VQA = _run(
         "The release cuts a question at 128 pieces with its [MASK]; here [MASK] stays "
         "(--set layout.cut=before_sep is the release's way).",
         "The release's validation questions lie inside its training, and it ends when the best epoch is four old; here "
-        "nothing is left to be judged on, and all epochs are trained.",
+        "no validation data are left, and all epochs are trained.",
         "The release may answer <unk>, which is never right (--set vqa.says_unknown=true).",
         LABELS_OPEN,
     ),
@@ -82,9 +82,9 @@ _VQA = _run(
 _RESNET: Mapping[str, Any] = MappingProxyType({"frozen_stages": (), "mask_channels": 32})
 _FIXED_RESNET: Mapping[str, Any] = MappingProxyType({"frozen_stages": (1, 2, 3, 4), "mask_channels": 32})
 _FIXED_OPEN = (
-    "What is fixed, footnote 3 does not say; it fixes it to compare with R2C, whose models/train.py fixes all but the "
-    "last stage, as the release's freeze_detector does: so does this "
-    "(--set 'encoder.frozen_stages=[1,2,3,4,5]' fixes that too)."
+    "Footnote 3 does not name the fixed part; it is fixed to compare with R2C, whose models/train.py fixes all but the "
+    "last stage, as the release's freeze_detector does: so does this (--set 'encoder.frozen_stages=[1,2,3,4,5]' fixes "
+    "that too)."
 )
 
 
@@ -112,7 +112,7 @@ def _vcr(problem: str) -> TaskRecipe:
         edges=(384, 768),
         left_open=(
             "Its ResNet-50 starts as torchvision's of ImageNet: --weights resnet50.pth. On stored features it stays "
-            "as it is, and outlines are not told.",
+            "as it is, and outlines are no input.",
             "R2C puts a photo somewhere into a black frame of 768 x 384, by chance in training; here it stands at the "
             "top left, and the mean beside it. R2C's norms take the statistics of the batch; here they are fixed.",
             "A person who is first named in a choice is counted from 0 again, and long choices lose their front: "

@@ -31,7 +31,7 @@ _ADAM: Mapping[str, Any] = MappingProxyType(
 )  # fmt: skip
 _ADAM_OPEN = (
     "Adam's epsilon and clipping are not given: torch's AdamW with 1e-6, no clipping. Whether decay is decoupled, and "
-    "what decays, is not said: it is, and everything does, as released."
+    "what decays, is not given: it is, and everything does, as released."
 )
 _RELEASE, _ACCIDENTS = parted_settings("vl-bert-tasks", meant={"parameter_groups": "vl-bert"})
 _SGD: Mapping[str, Any] = MappingProxyType(
@@ -40,7 +40,7 @@ _SGD: Mapping[str, Any] = MappingProxyType(
 _FALLS = (14 / 20, 18 / 20)
 _EDGES = (600, 1000)
 _SELECTION_OPEN = (
-    "What score a region of VQA needs is not said: above 0.5, as in pre-training (10 to 100 are by the release)."
+    "The score that a region of VQA needs is not given: above 0.5, as in pre-training (10 to 100 are by the release)."
 )
 _STORED_OPEN = "The published run trains the detector's head along; from stored features the regions stay as they are."
 
@@ -68,7 +68,7 @@ _VQA = TaskRecipe(
         _SELECTION_OPEN,
         "The first version of the paper prints rate 1e-4, 20 epochs and a softmax over answers (vlbert-vqa-paper); the "
         "release has 1.6e-4, 5 epochs and one binary loss an answer. Its author trains 20 without pre-training.",
-        "The release's validation questions lie inside its training; here nothing is left to be judged on.",
+        "The release's validation questions lie inside its training; here no validation data are left.",
     ),
 )
 _VQA_PAPER = replace(
@@ -91,10 +91,10 @@ _VQA_PAPER = replace(
         LABELS_OPEN,
         _SELECTION_OPEN,
         _ADAM_OPEN,
-        "What the classifier has beside its output is not said: the release's transform, which starts as that of "
-        "masked words. Nothing is mirrored. A question without an answer among the labels does not count.",
-        "Whether validation questions are trained on is not said. The protocol is that of BUTD, and the figures are of "
-        "the test server: they are, as by BUTD and the release, and nothing is left to be judged on. BUTD adds "
+        "Layers of the classifier other than its output are not given: the release's transform, which starts as that "
+        "of masked words. Nothing is mirrored. A question without an answer among the labels does not count.",
+        "Whether validation questions are trained on is not given. The protocol is that of BUTD, and the figures are "
+        "of the test server: they are, as by BUTD and the release, and no validation data are left. BUTD adds "
         "questions of Visual Genome, of which the paper says nothing: none.",
         'Figure 1 and section 3.4 train "all parameters" here too; stem, res2 and batch norms of the detector stay '
         "fixed, as released, the others have the model's rate. Edges of photos are the release's. Its own runs on VQA "
@@ -157,9 +157,9 @@ def _vcr_figures(problem: str, paper: str, row: str) -> tuple[PaperFigure, ...]:
 
 
 _VCR_PAPER_OPEN = (
-    "The boxes whose classes are learned are masked ones; how many is not said, nor what that loss weighs: 15 % of "
+    "The boxes whose classes are learned are masked ones; how many is not given, nor what that loss weighs: 15 % of "
     "them, as in pre-training, and as much as the choice.",
-    'Whether choices share a softmax is not said ("a Softmax classifier for predicting whether the given Answer is the '
+    'If choices share a softmax is not given ("a Softmax classifier for predicting whether the given Answer is the '
     'correct choice"): they do. Clipping is not given: none.',
     "The release starts segment 1 as segment 0, which captions have trained; here it starts as it is.",
     "Every word carries the whole image's feature, as section 3.2 has it; in the release one that names a box carries "
@@ -259,9 +259,9 @@ def _referring_paper(track: _Track) -> TaskRecipe:
         figures=track.figures(_VERSION_1, "VL-BERT"),
         left_open=(
             _ADAM_OPEN,
-            "Which regions are right is not said: those whose overlap with the object is above a half. Nor which hit: "
-            "the rule of the data set's authors. Annotated boxes stand behind detected ones in training, as released.",
-            'What a region goes through before its one number is not said ("fed into a classifier"): one layer. The '
+            "Which regions are right is not given: those whose overlap with the object is above a half. Nor which hit: "
+            "the rule of the data set's authors. Annotated boxes follow detected ones in training, as released.",
+            'The layers between a region and its number are not given ("fed into a classifier"): one layer. The '
             "release has the transform of masked regions before it (--set head.kind=release, with whole_image).",
             "Batch and rate differ eightfold from the release's (vlbert-refcoco+-annotated, -detected).",
         ),
@@ -371,7 +371,7 @@ def _vcr_runs() -> Iterator[tuple[str, TaskRecipe]]:
             left_open=(
                 *paper.left_open,
                 'The paper says that this loss "would degrade the accuracy", without a figure. How many words '
-                "are masked is not said, nor what it weighs: 15 %, as in pre-training, and as much as the choice.",
+                "are masked is not given, nor what it weighs: 15 %, as in pre-training, and as much as the choice.",
             ),
         )
         yield f"{name}-paper-with-words", run

@@ -110,8 +110,8 @@ def check_photo_places(store: FeatureStore, photos: str | None) -> None:
     """Raises ValueError if neither the user nor the store gives the place of the photos."""
     if photos is None and not has_photo_locations(store):
         raise ValueError(
-            f"--end-to-end reads photos, and {store.path} does not say where its photos lie; name their folder with "
-            f"--photos"
+            f"--end-to-end reads photos, and {store.path} does not record where its photos are; name their folder with "
+            "--photos"
         )
 
 

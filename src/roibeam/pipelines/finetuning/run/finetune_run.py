@@ -95,7 +95,7 @@ from roibeam.pipelines.training.train_config import Resume, TrainConfig
 logger = logging.getLogger(__name__)
 
 _QUESTION = (
-    "The task's own measures, as roibeam score gives them. Chance is what a model reaches that always says the "
+    "The task's own measures, as roibeam score gives them. Chance is what a model reaches that always predicts the "
     "commonest answer, or chooses among the candidates by lot."
 )
 
@@ -324,7 +324,7 @@ class _Run:
         every, run = self.data.evaluated, self.request.out
         judged = every[: self.config.data.validation_groups or None]
         if not judged:
-            logger.info("no evaluations: beside %s nothing is left to be judged on", self.task.train)
+            logger.info("no evaluations: beside %s no validation data are left", self.task.train)
             return without_evaluations(self.config.train), judged
         config = with_recorded_evaluation(self.config.train, run, self.request.settings)
         check_best_by(self.task, judged, config.best_by)

@@ -376,7 +376,7 @@ def without_evaluations(config: TrainConfig) -> TrainConfig:
     """Settings of a run that has nothing to be judged on. Raises ValueError where its rate falls by evaluations."""
     if config.schedule == "plateau":
         raise ValueError(
-            "the schedule plateau goes by evaluations, and the task leaves nothing to be judged on; choose another "
+            "the schedule plateau goes by evaluations, and the task leaves no validation data; choose another "
             "steps.rule, or train on the training split alone, such as --set vqa.train=train"
         )
     return replace(config, evaluate_every=0, best_by="", best_is=BY_NAME, patience=0)
@@ -390,7 +390,7 @@ def check_finetune(request: FinetuneRequest) -> None:
     if request.resume_from is not None and request.seeds > 1:
         raise ValueError("--resume-from is for one run, and --seeds makes several")
     if request.toy and request.model is not None:
-        raise ValueError("--toy says which model; leave --model out")
+        raise ValueError("--toy chooses the model; leave --model out")
     named = NamedFiles()
     has_data = named.need("--data", request.data, FOLDER)
     has_store = request.store is not None and named.need("--store", request.store)

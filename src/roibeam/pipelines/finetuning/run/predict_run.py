@@ -368,7 +368,7 @@ def _predict(request: PredictRequest, ready: _Ready, device: str) -> _Predicted:
     trained = ready.trained
     learned = trained_precision(saved_config(trained.found.source.parent)["train"])
     precision = precision_of(request.precision, learned, device)
-    note = f"computed in {precision}; the run learned and judged itself in {learned}"
+    note = f"computed in {precision}; the run was trained and evaluated in {learned}"
     trained.network.module.to(device)
     weights = weights_digest(trained.network.module.state_dict())
     digest = _digest(request, weights, ready, precision)
@@ -398,7 +398,7 @@ def _write_card(request: PredictRequest, results: Sequence[_Predicted], summary:
         runs = " and ".join(each.run.name for each in trained)
         judged, unjudged = plural(summary["judged"], "row"), plural(summary["unjudged"], "row")
         if not summary["judged"]:
-            figure, more = unjudged, " The right answers are not known, so nothing is judged."
+            figure, more = unjudged, " There are no right answers, so nothing is evaluated."
         else:
             figure = f"{summary['measure']} {100 * summary['sum'] / summary['judged']:.2f} % of {judged}"
             more = f" Of {unjudged} more the right answer is not known." if summary["unjudged"] else ""

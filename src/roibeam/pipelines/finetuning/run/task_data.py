@@ -434,5 +434,5 @@ def _validation_leaks(data: TaskData, names: PhotoNames, start: TaskStart, *, al
     if shared:
         words = f"{len(shared):,} of {plural(len(validation), 'validation image')}"
         refuse_shared(words, shared, allowed=allowed)
-        notes.append(f"{words} are trained on: what is measured is not held out")
+        notes.append(f"{words} are trained on: the results are not held-out results")
     return [*notes, *seen_before(start.run, validation, names).notes(start.source, "validation")]

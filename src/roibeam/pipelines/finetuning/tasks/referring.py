@@ -86,7 +86,7 @@ def candidates_of(
         if rules.too_many == REFUSE:
             raise ValueError(
                 f"{where}: {sum(counts)} candidates, {counts[ANNOTATED]} of them annotated, and max_boxes is "
-                f"{rules.max_boxes}; raise it, or let too_many say which of them go"
+                f"{rules.max_boxes}; raise it, or set too_many to choose which of them go"
             )
         for kind in (DETECTED, ANNOTATED) if rules.too_many == DETECTED_GO else (ANNOTATED, DETECTED):
             gone = min(more, counts[kind])

@@ -108,7 +108,7 @@ class VqaOptions:
         says_unknown: whether "<unk>" may be answered, where it is a label; it is never right (the releases).
         loss: "bce" of each answer, summed (ViLBERT, VL-BERT); "kl" (VisualBERT); "ce", cross-entropy of the targets
             made a distribution (VL-BERT's paper).
-        train: "train"; "train+val", as VL-BERT and VisualBERT do, when nothing is left to be judged on; or
+        train: "train"; "train+val", as VL-BERT and VisualBERT do, when no validation data are left; or
             "train+val-minival" (ViLBERT), which is judged on the minival questions.
         mirror: whether every other question of training stands beside the mirrored photo (VL-BERT): boxes are mirrored,
             left and right change places in question and answers, stored features stay as they are. From photos
@@ -116,7 +116,7 @@ class VqaOptions:
         minival_questions: validation questions of the highest ids that are the minival.
         visual_genome: questions of Visual Genome that are trained on too, from its question_answers.json and
             image_data.json in the same folder: "none"; those about photos that COCO has too ("coco"); or "all". None is
-            about an image that the run is judged on.
+            about an image that the run is evaluated on.
     """
 
     answers: str = MAJORITY

@@ -198,7 +198,7 @@ def genome_groups(
     Args:
         which: `OF_COCO`, photos that COCO has too; or `ALL`.
         wording: of `QUESTION_FORMS`.
-        judged: names of the images that the run is judged on, as VQA has them; no question about one of them is taken.
+        judged: names of the images that the run is evaluated on, as VQA has them; no question on them is taken.
     Raises:
         ValueError: for files that are missing or not as Visual Genome writes them, or no question that is left.
     """
@@ -223,7 +223,7 @@ def genome_groups(
     if not groups:
         raise ValueError(f"{questions!r}: no question is left whose answer is a label; leave vqa.visual_genome at none")
     note = f"Visual Genome: {plural(len(groups), 'question')}; left out are {unknown:,} whose answer is no label"
-    return groups, f"{note}, and {on_judged:,} about images that the run is judged on"
+    return groups, f"{note}, and {on_judged:,} about images that the run is evaluated on"
 
 
 def mirrored_target(group: TaskGroup, labels: Sequence[str]) -> dict[int, float]:

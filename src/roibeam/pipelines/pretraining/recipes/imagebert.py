@@ -22,7 +22,7 @@ _OPEN = (
     "Batch, rate and 17 epochs are given once, not for which stage: for each run.",
     "The weights of the losses are not given: equal. The regressed feature's error is a sum in the formula of section "
     "4.3, 2048 times as much: its mean (model.feature_reduction=sum is the formula).",
-    "How many pairs are mismatched is not said: half, of captions and images alike.",
+    "How many pairs are mismatched is not given: half, of captions and images alike.",
     "Its detector is cited as Pythia's ([24, 25]): features of width 2048 from fc6 of a ResNeXt Faster R-CNN, 100 "
     "boxes, 1,600 classes; the family of VisualBERT's on VQA, and not the Caffe ResNet-101 of bottom-up attention. The "
     "preset imagebert keeps as many regions of that one.",
@@ -31,18 +31,18 @@ _OPEN = (
 _FEATURES = Features(detector="pythia-x152-fpn")
 _SETTINGS = {"optimizer": "adamw", "betas": (0.9, 0.999), "weight_decay": 0.01, "clip_norm": 1.0}
 _MIXED = (
-    "In which shares the data sets are mixed is not said: every pair as likely, a --store for each without "
+    "In which shares the data sets are mixed is not given: every pair as likely, a --store for each without "
     "--store-weight."
 )
 _REGRESSION_OPEN = (
-    "Whether it has the regression is not said: section 4.2 has all four tasks in both stages, but Table 3's CC row is "
-    "Table 4's run without it. Here with it; model.with_region_feature_head=false is without."
+    "Whether it has the regression is not given: section 4.2 has all four tasks in both stages, but Table 3's CC row "
+    "is Table 4's run without it. Here with it; model.with_region_feature_head=false is without."
 )
 _UNICODER_OPEN = (
     "Its figures are, to the digit, those that Table 1 prints for Unicoder-VL, another model on the same data: one of "
     "the two rows may be the other's."
 )
-_SAMPLED_OPEN = "Which 2 M of LAIT's 10 M pairs were sampled is not said."
+_SAMPLED_OPEN = "Which 2 M of LAIT's 10 M pairs were sampled is not given."
 _STAND_IN_OPEN = (
     "LAIT was never released. An open stand-in is 2 M pairs of Conceptual 12M, or what roibeam collect makes "
     "(docs/collection.md); figures then are of other data."
@@ -82,11 +82,11 @@ def _run(
 
 _ROWS_OPEN = (
     "That Table 4's fine-tuned rows are of this run is by their figures. RoI(100) has other ones than Table 2 and "
-    '"binary only", which are equal; what differs is not said.'
+    '"binary only", which are equal; what differs is not given.'
 )
 _FEWER = ImageBertSampling(max_regions=36)
 _FEWER_OPEN = (
-    "Whether 36 regions are seen from the first stage on, or in fine-tuning alone, is not said: in all. That the row "
+    "Whether 36 regions are seen from the first stage on, or in fine-tuning alone, is not given: in all. That the row "
     "is of two stages is by the row beside it: 100 regions, R@1 73.0 and 87.3, near Table 2's 73.1 and 87.0."
 )
 IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
@@ -154,8 +154,8 @@ IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             left_open=(
                 _MIXED,
                 _REGRESSION_OPEN,
-                "Whether the row of 144 elements grows by one is not said: it does.",
-                "Of three networks for the global feature the row's is not named: a ResNet's width. A store with "
+                "Whether the row of 144 elements grows by one is not given: it does.",
+                "The row's network for the global feature, one of three, is not named: a ResNet's width. A store with "
                 "another one's needs --set model.global_feature_size.",
             ),
         ),

@@ -23,14 +23,14 @@ _ADAMW: Mapping[str, Any] = MappingProxyType(
 )
 _OPEN = (
     "The weights of the three losses are named and not given: equal, as in the release.",
-    "Clipping is not given: none. How many regions and pieces are kept in pre-training is not said: the release's 36, "
-    "the best of the 90 to 100 that section 3.4 has for Flickr30k.",
-    "Whether masked words and regions of mismatched pairs are predicted is not said: words are, regions are not, as in "
-    "the release (--set model.region_loss_pairs=all predicts them too).",
+    "Clipping is not given: none. How many regions and pieces are kept in pre-training is not given: the release's "
+    "36, the best of the 90 to 100 that section 3.4 has for Flickr30k.",
+    "Whether masked words and regions of mismatched pairs are predicted is not given: words are, regions are not, as "
+    "in the release (--set model.region_loss_pairs=all predicts them too).",
     'The "categories" of masked regions are the detector\'s distributions, as in the release '
     "(--set model.region_labels=hard takes its best class alone).",
-    "Which 117 k images of COCO are meant is not said: those of the caption file.",
-    "In which shares the data sets are mixed is not said: every pair as likely, a --store for each without "
+    "Which 117 k images of COCO are meant is not given: those of the caption file.",
+    "In which shares the data sets are mixed is not given: every pair as likely, a --store for each without "
     "--store-weight.",
 )
 
@@ -80,7 +80,7 @@ INTERBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             figures=figures_of("InterBERT", "MLM+MOM+ITM"),
             left_open=(
                 *_OPEN,
-                "How often single words and regions are masked is not said: 15 %, as BERT and the release.",
+                "How often single words and regions are masked is not given: 15 %, as BERT and the release.",
             ),
         ),
         "interbert-without-bert": replace(
@@ -91,7 +91,7 @@ INTERBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             left_open=(
                 *_OPEN,
                 "The split is not named: val, whose figures in Table 1 the printed losses of 10.7 and 13.9 % are of.",
-                'Of retrieval it is said that BERT has "little impacts" there, without a figure.',
+                'For retrieval the paper says that BERT has "little impacts" there, without a figure.',
             ),
         ),
         "interbert-single-stream": replace(
@@ -102,7 +102,7 @@ INTERBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             figures=figures_of("InterBERT", "Single Stream"),
             left_open=(
                 *_OPEN,
-                '"A simple BERT architecture" is all that is said of it: data, tasks and optimiser as InterBERT\'s.',
+                '"A simple BERT architecture" is all that the paper says: data, tasks and optimiser as InterBERT\'s.',
                 _GLUE_OPEN,
             ),
         ),

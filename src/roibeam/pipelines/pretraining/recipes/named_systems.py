@@ -258,7 +258,7 @@ def check_kinds(
                 f"texts of a task are read with one store, got {num_stores}; merge them (roibeam store copy)"
             )
         if has_validation:
-            raise ValueError("texts of a task have no validation here; judge the model on its task, or leave it out")
+            raise ValueError("texts of a task have no validation here; evaluate the model on its task, or leave it out")
     if is_end_to_end and num_stores > 1:
         raise ValueError(
             f"end to end a run reads one store, got {num_stores}; merge them (roibeam store copy), or train on "

@@ -25,8 +25,8 @@ _SHARED_OPEN = (
     "10 % of the steps, 0.01, 1 for each tensor, 0.9 and 0.999, 1e-6, 36 pieces.",
     "The paper replaces image or caption of a mismatched pair, the release the caption alone: the release's. How often "
     "is not in the paper, nor whether masked words and regions count there: half, and they do, as in the release.",
-    "The score that a region needs is not given: that of bottom-up attention, 0.2. Of more than 36 regions of a "
-    "store those of the highest score.",
+    "The score that a region needs is not given: that of bottom-up attention, 0.2. If a store has more than 36 "
+    "regions, those of the highest score are read.",
 )
 _OPEN = (
     *_SHARED_OPEN,
@@ -36,8 +36,8 @@ _OPEN = (
     "The rate of what BERT brought is a tenth there only where the model is wrapped for several GPUs; here always.",
 )
 _SHARE_OPEN = (
-    "Which images the subsets hold is not said: drawn by share_seed.",
-    'Whether "the same setup" is as many epochs or as many steps is not said: 10 epochs of the subset.',
+    "Which images the subsets hold is not given: drawn by share_seed.",
+    'Whether "the same setup" is as many epochs or as many steps is not given: 10 epochs of the subset.',
 )
 
 
@@ -115,7 +115,7 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             figures=figures_of("InterBERT", "ViLBERT w/o BERT initialization"),
             left_open=(
                 *_OPEN,
-                "How InterBERT's authors trained it, and on which captions, is not said: as its own authors do. The "
+                "How InterBERT's authors trained it, and on which captions, is not given: as its own authors do. The "
                 "split is not named: val.",
             ),
         ),

@@ -195,7 +195,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             + figures_of("VisualBERT", "VisualBERT with a fixed ResNet50"),
             left_open=(
                 _RIGHT_OPEN,
-                "Of a question's eight texts the release takes one, eight times, by a slip; here each once.",
+                "The release takes one of a question's eight texts eight times, by a slip; here each is taken once.",
                 *_R2C_OPEN,
                 "A word that names a box should be aligned by its first piece; the release takes the word's number for "
                 "the piece's, by a slip (sampling.aligned_words=release).",
@@ -276,7 +276,7 @@ _TASKS: Mapping[str, str] = {
 _FEWER = VisualBertSampling(max_regions=36)
 _FEWER_STATEMENTS = VisualBertSampling(text_form=TASK_TEXT, max_regions=36)
 _ABLATION_OPEN = (
-    "That each ablation has the second phase is not said: the full model has it (appendix B), and C3's is "
+    "That each ablation has the second phase is not given: the full model has it (appendix B), and C3's is "
     '"trained as the full model".',
     "Batch, rate, epochs and warm-up of the ablations are not given: those of NLVR2's full model.",
 )
@@ -370,7 +370,7 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
                 "The second phase has masked words alone, as the paper's always has (appendix A.3); the release would "
                 "also predict whether the statement is right.",
             ),
-            left_open=("Whether the first phase still reads two captions is not said: one.",),
+            left_open=("Whether the first phase still reads two captions is not given: one.",),
         ),
     }
 )

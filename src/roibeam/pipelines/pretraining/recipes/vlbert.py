@@ -22,8 +22,8 @@ _RATE_OPEN = (
     "here it is the release's product."
 )
 _CORPUS_OPEN = (
-    "Which copy of BookCorpus and Wikipedia is not said; the release reads documents of sentences, one a line, and an "
-    "epoch is one of the captions, while the text goes round."
+    "Which copy of BookCorpus and Wikipedia is not given; the release reads documents of sentences, one a line, and "
+    "an epoch is one of the captions, while the text goes round."
 )
 _FIGURES_OPEN = "The repository prints no figures; the paper's, as of its first version, are of vlbert-paper."
 _HALF_OPEN = "The release trains in fp16 through apex (O2, LayerNorms in half too); here bf16 or fp32 autocast."
@@ -79,7 +79,7 @@ def _ablation(summary: str, row: str, **model: Any) -> Recipe:
         toy_build=captions.toy_build.changed(**model),
         left_open=(
             "Its figures are in the later version of the paper, and not known here; the repository prints no figures.",
-            "What differs from the released run beside the tasks is not said: nothing. Fast R-CNN is tuned in the "
+            "Differences from the released run other than the tasks are not given: none. Fast R-CNN is tuned in the "
             "table's last row alone (vlbert-base-e2e); here it made stored features.",
             *captions.left_open[:-1],
         ),
@@ -107,12 +107,12 @@ VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             figures=figures_of("VL-BERT, version 1", "VL-BERT"),
             left_open=(
                 "Adam's epsilon and clipping are not given: torch's AdamW with 1e-6, no clipping.",
-                "Whether decay is decoupled, and what decays, is not said: it is, and everything does, as released.",
+                "Whether decay is decoupled, and what decays, is not given: it is, and everything does, as released.",
                 "The weights of the three losses are not given: equal.",
-                "How long a caption may be is not said: nothing is cut.",
-                "Whether masked words and regions count where caption and image do not match is not said: they do.",
+                "How long a caption may be is not given: nothing is cut.",
+                "Whether masked words and regions count where caption and image do not match is not given: they do.",
                 'Figure 1 trains "all parameters"; here stem, res2 and batch norms of the detector stay fixed, as '
-                "released. How large photos are is not said: the release's short edge of 600.",
+                "released. How large photos are is not given: the release's short edge of 600.",
             ),
         ),
         "vlbert-base": _release("VL-BERT base on stored features, with the text corpus", "base_prec_4x16G_fp32.yaml"),

@@ -209,7 +209,7 @@ def evaluate_detector(
         if progress is not None:
             progress(num_images)
     if not num_images:
-        raise ValueError("a detector is judged on labelled photos, and there is none; does the split name any?")
+        raise ValueError("a detector is evaluated on labelled photos, and there are none; does the split name any?")
     return counter.report(settings)
 
 

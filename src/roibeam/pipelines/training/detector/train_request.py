@@ -83,7 +83,7 @@ def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientat
     if both:
         raise ValueError(
             f"--val-labels {request.val_labels!r}: --labels too has {plural(len(both), 'photo')} of it, such as "
-            f"{both[0]!r}; judge on photos that are not trained on"
+            f"{both[0]!r}; evaluate on photos that are not trained on"
         )
     return look_once(judged, exif_orientation, is_trained_on=False, option="--val-photos")
 

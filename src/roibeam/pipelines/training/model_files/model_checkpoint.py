@@ -105,7 +105,7 @@ class ModelCheckpoint:
             Allowed differences (boxes, dtype, mode), or that the model's training features are unknown; a line each.
         """
         if self.feature_space is None:
-            return [f"{self.source} is no run's checkpoint and does not tell what features it was trained on"]
+            return [f"{self.source} is no run's checkpoint and does not record the features that it was trained on"]
         return check_feature_space(self, store)
 
     def as_read(self, record: RegionRecord) -> RegionRecord:

@@ -66,8 +66,8 @@ def encoder_lines(found: Mapping[str, Any]) -> list[str]:
 
 SUMMARY_NAME = "summary.json"
 _PRETRAINING = (
-    "Masks and pairs are drawn by the training rules of this system. roibeam evaluate asks all systems alike and hides "
-    "15 % of words and regions, so its numbers differ from these."
+    "Masks and pairs are drawn by the training rules of this system. roibeam evaluate treats all systems alike and "
+    "masks 15 % of words and regions, so its numbers differ from these."
 )
 
 

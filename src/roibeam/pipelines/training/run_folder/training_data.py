@@ -25,7 +25,7 @@ from roibeam.pipelines.data.image_identity import Key, image_keys
 from roibeam.pipelines.training.run_folder.files import check_run_file, write_run_file
 
 TRAINED_IMAGES = "trained_images.npy"
-_REMEDY = "restore it from a copy of the run, or remove it to evaluate without a look at it"
+_REMEDY = "restore it from a copy of the run, or remove it to evaluate without it"
 logger = logging.getLogger(__name__)
 
 
@@ -41,7 +41,7 @@ def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | N
     own = np.array([_number(key) for key in keys], np.uint64)
     numbers = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
     if before is not None and not has_trained_images(before):
-        logger.warning("%s has no %s: what its model was trained on is not known of this run", before, TRAINED_IMAGES)
+        logger.warning("%s has no %s: the training data of this run are not known", before, TRAINED_IMAGES)
     write_run_file(run_dir / TRAINED_IMAGES, lambda aside: np.save(aside, numbers, allow_pickle=False))
 
 
