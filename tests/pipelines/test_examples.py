@@ -59,7 +59,8 @@ def test_new_rows_of_a_table_are_answered(folder: Path) -> None:
     run(folder, "own_table.py")
     rows = [json.loads(line) for line in (folder / "own_table/test.jsonl").read_text("utf-8").splitlines()]
     answers = json.loads((folder / "own_table/answers.json").read_text("utf-8"))
-    assert [int(each["question_id"]) for each in answers] == [row["id"] for row in rows] and len(rows) == PHOTOS // 5 * 4
+    assert [int(each["question_id"]) for each in answers] == [row["id"] for row in rows]
+    assert len(rows) == PHOTOS // 5 * 4
     assert {each["answer"] for each in answers} <= {"yes", "no"} and not any(row["answer"] for row in rows)
 
 
