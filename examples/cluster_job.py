@@ -57,4 +57,4 @@ if __name__ == "__main__":
             part("toy/coco/train2014", "cluster.store")
         join("cluster.store")
     else:
-        {"part": part, "join": join}[sys.argv[1]](*sys.argv[2:])
+        {"part": part, "join": join}.get(sys.argv[1], lambda *_: print(__doc__))(*sys.argv[2:])
