@@ -140,7 +140,7 @@ PICTURES = Unit("picture", "pictures")
 _TEXT_SUFFIXES = frozenset({".json", ".jsonl", ".txt", ".tsv", ".xml"})
 
 
-def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> WrittenFiles:
+def write_world(out: Path, *, num_images: int, seed: int = 0, workers: int = 1) -> WrittenFiles:
     """Makes OUT, finishes it, or finds it finished. Raises ValueError if OUT holds other things or another world, or a
     number is out of range."""
     _check(seed, num_images, workers)
