@@ -228,6 +228,6 @@ def test_a_run_on_texts_alone_trains_predicts_and_is_scored(roibeam: Cli, tmp_pa
     assert "texts alone" in roibeam("score", "mrpc", tmp_path / "MRPC.tsv", "--data", data).out
     unknown = ("--split", "test", "--out", tmp_path / "test.tsv", "--page", tmp_path / "test.html")
     assert "the right ones are not known" in ok(roibeam(*predict, *unknown)).out
-    assert "nothing is judged" in (tmp_path / "test.html").read_text("utf-8")
+    assert "nothing is evaluated" in (tmp_path / "test.html").read_text("utf-8")
     lines = (tmp_path / "test.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction" and [line.split("\t")[0] for line in lines[1:]] == list("01234")

@@ -88,7 +88,7 @@ def test_two_models_make_one_file_for_the_leaderboard(roibeam: Cli, runs: Runs, 
     page = tmp_path / "page.html"
     assert runs.predict(roibeam, test, own, reasons, split="test", more=["--page", page]).code == 0
     text = page.read_text("utf-8")
-    assert "nothing is judged" in text and "context 2 of 4" in text and "<b>right</b>" not in text
+    assert "nothing is evaluated" in text and "context 2 of 4" in text and "<b>right</b>" not in text
     rows = list(csv.reader(test.open()))
     names = [each.annot_id for each in read_vcr_labels(str(runs.data / "test.jsonl"))]
     assert rows[0] == list(COLUMNS) and [row[0] for row in rows[1:]] == names

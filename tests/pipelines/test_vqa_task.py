@@ -307,7 +307,7 @@ def test_vqa_on_the_command_line(roibeam: Any, tmp_path: Path) -> None:
     out, page = tmp_path / "test.json", tmp_path / "test.html"
     words = ("predict", tmp_path / "run", "--store", store, "--data", bare, "--split", "test", "--out", out)
     ok(roibeam(*words, "--page", page))
-    assert text in page.read_text("utf-8") and "nothing is judged" in page.read_text("utf-8")
+    assert text in page.read_text("utf-8") and "nothing is evaluated" in page.read_text("utf-8")
     assert [entry["question_id"] for entry in json.loads(out.read_text())] == [number]
     assert roibeam("score", "vqa", out, "--data", bare, "--split", "test", "--check").code == 0
 

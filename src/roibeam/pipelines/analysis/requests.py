@@ -42,7 +42,7 @@ class CheckpointOptions:
     checkpoint: Annotated[str, _CHECKPOINT]
     tokenizer: Annotated[str | None, option(
         "Tokenizer: BERT's vocab.txt, a tokenizer folder or hf:REPO.", "FILE", MODEL,
-        default="that of the checkpoint's run", advanced=True,
+        default="that of the checkpoint's run",
     )] = None  # fmt: skip
     config: Annotated[Path | None, option(
         "JSON with the settings of an official checkpoint: its authors' own, or FILE.json of convert --to official, "
@@ -70,11 +70,10 @@ class EvaluatedImages:
     )] = None  # fmt: skip
     min_match: Annotated[float, option(
         "Stop if less than this share of the images is found in the store.", "SHARE", INPUT, min=0, max=1,
-        advanced=True,
     )] = 1.0  # fmt: skip
     seed: Annotated[int, option(
         "Seed of all random choices: subset, masks, wrong images, halves, intervals.", "N", QUESTION,
-        min=0, advanced=True,
+        min=0,
     )] = 0  # fmt: skip
     threads: Threads = None
 

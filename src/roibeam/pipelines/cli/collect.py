@@ -74,12 +74,12 @@ def download_command(
         "Read each host's robots.txt, and skip what it forbids.", "", NETWORK, "--robots-txt/--no-robots-txt",
     )] = False,
     seed: Annotated[int, option(
-        "Seed of all random choices. Here: of the waits between tries.", "N", TRAINING, min=0, advanced=True,
+        "Seed of all random choices. Here: of the waits between tries.", "N", TRAINING, min=0,
     )] = 0,
     retry_dead_letters: Annotated[bool, option("Try again what failed before.", "", FAILURES)] = False,
     max_failures: Annotated[float, option(
         "Exit with an error if more than this share fails. Dead links are normal: by default no share is too many.",
-        "SHARE", FAILURES, min=0, max=1, advanced=True,
+        "SHARE", FAILURES, min=0, max=1,
     )] = 1.0,
     max_bytes: MaxBytes = 20_000_000,
     max_pixels: MaxPixels = 120_000_000,

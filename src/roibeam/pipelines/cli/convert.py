@@ -31,7 +31,7 @@ def convert_command(
     )] = "vg-r101-c4",
     settings: Annotated[list[str] | None, option(
         "Change one setting, as section.field=value; may be given several times. Section: detector.",
-        "FIELD=VALUE", DETECTOR, "--set", advanced=True,
+        "FIELD=VALUE", DETECTOR, "--set",
     )] = None,
     config_file: Annotated[Path | None, option(
         "JSON with the settings of an official checkpoint: its authors' own, or FILE.json of convert --to official.",

@@ -82,7 +82,7 @@ def evaluate_command(
     )] = None,
     settings: Annotated[list[str] | None, option(
         "Change one setting, as section.field=value; may be given several times. Section: conventions, in place of the "
-        "detector's.", "FIELD=VALUE", DETECTOR, "--set", advanced=True,
+        "detector's.", "FIELD=VALUE", DETECTOR, "--set",
     )] = None,
     nms_iou: Annotated[float, option(
         "Boxes of one class that overlap more than this suppress each other. detectron2's figures use 0.5.",

@@ -61,7 +61,7 @@ def import_command(
     )] = None,
     shard_size: Annotated[int, option("Number of images in each new shard.", "N", KEPT, min=1, advanced=True)] = 4000,
     max_failures: Annotated[float, option(
-        "Exit with an error if more than this share fails.", "SHARE", FAILURES, min=0, max=1, advanced=True,
+        "Exit with an error if more than this share fails.", "SHARE", FAILURES, min=0, max=1,
     )] = 0.05,
     scratch: Scratch = None,
     as_json: Json = False,

@@ -86,7 +86,7 @@ class CollectRequest:
     nsfw: Annotated[bool, option("Find pornographic and racy pictures, and drop them.", "", KEPT)] = True
     set: Annotated[tuple[str, ...], option(
         "Change one setting, as section.field=value; may be given several times. Sections: page, language, image, "
-        "text, picture, aggregation.", "FIELD=VALUE", KEPT, advanced=True,
+        "text, picture, aggregation.", "FIELD=VALUE", KEPT,
     )] = ()  # fmt: skip
     connections: Annotated[int, option("Connections that are open at once.", "N", NETWORK, min=1)] = 64
     per_host: Annotated[int, option("Connections to one host that are open at once.", "N", NETWORK, min=1)] = 8

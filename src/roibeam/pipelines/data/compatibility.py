@@ -40,7 +40,7 @@ NumbersOf = Annotated[str | None, option(
 HeldOutRules = Annotated[Sequence[str], option(
     "Images that the data must not contain, as RULE=FILE; may be given several times. RULE is refcoco, refcoco+, "
     "refcocog, karpathy, flickr30k, coco, vqa, vqa-minival, vcr, nlvr2, labels, visual-genome or list; FILE may be a "
-    "folder of official files. docs/extract.md explains each rule.", "RULE=FILE", INPUT, advanced=True,
+    "folder of official files. docs/extract.md explains each rule.", "RULE=FILE", INPUT,
 )]  # fmt: skip
 
 

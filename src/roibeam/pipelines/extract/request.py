@@ -50,7 +50,6 @@ class RequestedImages(HeldOutOptions):
     id_rule: IdRule = "no-extension"
     id_prefix: Annotated[str, option(
         "Put before each image id, such as cc3m/, so that two sources can be merged.", "TEXT", INPUT, default="none",
-        advanced=True,
     )] = ""  # fmt: skip
     part: Annotated[str, option(
         "Take only this part of the images, such as 2/8, as a job of an array does; of many archives, its own ones.",
@@ -66,7 +65,7 @@ class RequestedImages(HeldOutOptions):
         "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table.", "FILE", INPUT,
     )] = None  # fmt: skip
     min_match: Annotated[float, option(
-        "Stop if less than this share of the captioned images is found.", "SHARE", INPUT, min=0, max=1, advanced=True,
+        "Stop if less than this share of the captioned images is found.", "SHARE", INPUT, min=0, max=1,
     )] = MIN_MATCH  # fmt: skip
     _: KW_ONLY
     caption_column: CaptionColumn = ""
@@ -120,7 +119,7 @@ class DetectorOptions:
     )] = None  # fmt: skip
     set: Annotated[tuple[str, ...], option(
         "Change one setting, as section.field=value; may be given several times. Sections: detector, backbone, "
-        "conventions, selection.", "FIELD=VALUE", DETECTOR, advanced=True,
+        "conventions, selection.", "FIELD=VALUE", DETECTOR,
     )] = ()  # fmt: skip
     vocab: Annotated[str | None, option(
         "Class names: vg, a file, or a folder with objects_vocab.txt and attributes_vocab.txt.", "DIR", DETECTOR,
@@ -219,7 +218,7 @@ class RunOptions(RunnerChoice):
     """Options of a run that do not change what the store holds."""
 
     max_failures: Annotated[float, option(
-        "Exit with an error if more than this share fails.", "SHARE", FAILURES, min=0, max=1, advanced=True,
+        "Exit with an error if more than this share fails.", "SHARE", FAILURES, min=0, max=1,
     )] = 0.05  # fmt: skip
     retry_dead_letters: Annotated[bool, option(
         "Try failed images again; the other records of their shards are kept.", "", FAILURES, advanced=True,
@@ -252,11 +251,11 @@ class ArrayOptions:
 
     gpus: Annotated[int | None, option(
         "With --dry-run: print hours, disk and a Slurm array job for so many GPUs, one each job.", "N", SPEED, min=1,
-        default="no array job", advanced=True,
+        default="no array job",
     )] = None  # fmt: skip
     images: Annotated[int | None, option(
         "With --gpus: images of the whole run, if SOURCE here is a sample of them.", "N", SPEED, min=1,
-        default="those of SOURCE", advanced=True,
+        default="those of SOURCE",
     )] = None  # fmt: skip
     speed: Annotated[float | None, option(
         "With --gpus: images per second of one GPU, if you have measured it.", "RATE", SPEED, min=0,

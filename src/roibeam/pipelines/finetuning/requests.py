@@ -66,10 +66,10 @@ class FinetuneRequest(EncoderRequest, TrainingOptions, HeldOutOptions):
     )] = None  # fmt: skip
     tokenizer: Annotated[str | None, option(
         "Tokenizer: BERT's vocab.txt, a tokenizer folder or hf:REPO.", "FILE", MODEL,
-        default="that of --from, else made from the task's texts", advanced=True,
+        default="that of --from, else made from the task's texts",
     )] = None  # fmt: skip
     min_match: Annotated[float, option(
-        "Stop if less than this share of the images of a split is found.", "SHARE", INPUT, min=0, max=1, advanced=True,
+        "Stop if less than this share of the images of a split is found.", "SHARE", INPUT, min=0, max=1,
     )] = 1.0  # fmt: skip
     epochs: Annotated[float | None, option(
         "Passes over the training data, in place of --steps.", "N", TRAINING, default="--steps, or those of the recipe",
@@ -82,7 +82,6 @@ class FinetuneRequest(EncoderRequest, TrainingOptions, HeldOutOptions):
     )] = None  # fmt: skip
     warmup_steps: Annotated[int | None, option(
         "Steps until the learning rate is at its highest.", "N", TRAINING, min=0, default="a tenth of the steps",
-        advanced=True,
     )] = None  # fmt: skip
     seeds: Annotated[int, option(
         "Train N runs with different seeds, and report mean and spread.", "N", TRAINING, min=1,
@@ -90,7 +89,7 @@ class FinetuneRequest(EncoderRequest, TrainingOptions, HeldOutOptions):
     set: Annotated[Sequence[str], option(
         "Change one setting, as section.field=value; may be given several times. Sections: train, data, model, layout, "
         "head, steps, one with the name of the task; end to end also detector, encoder, photos, end_to_end. See "
-        "docs/finetuning.md.", "FIELD=VALUE", TRAINING, advanced=True,
+        "docs/finetuning.md.", "FIELD=VALUE", TRAINING,
     )] = ()  # fmt: skip
     end_to_end: Annotated[bool, option(
         "Train through the detector's network, on photos instead of stored features.", "", END_TO_END,
@@ -137,7 +136,7 @@ class PredictRequest:
     )] = None  # fmt: skip
     min_match: Annotated[float, option(
         "Stop if less than this share of the images of the split is found; rows of the others are answered without "
-        "regions.", "SHARE", INPUT, min=0, max=1, advanced=True,
+        "regions.", "SHARE", INPUT, min=0, max=1,
     )] = 1.0  # fmt: skip
     blind: Annotated[bool, option(
         "Give the model no regions, to see what it knows from the text alone.", "", QUESTION,
@@ -145,7 +144,7 @@ class PredictRequest:
     permute_images: Annotated[bool, option("Give every question the image of another question.", "", QUESTION)] = False
     seed: Annotated[int, option(
         "Seed of all random choices: the images of --permute-images, and the subset of --max-images.",
-        "N", QUESTION, min=0, advanced=True,
+        "N", QUESTION, min=0,
     )] = 0  # fmt: skip
     max_images: Annotated[int | None, option(
         "Use at most N images. For retrieval.", "N", INPUT, min=1, default="all", advanced=True,

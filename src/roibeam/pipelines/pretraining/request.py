@@ -77,7 +77,7 @@ class RequestedData(HeldOutOptions):
     caption_column: CaptionColumn = ""
     min_match: Annotated[float | None, option(
         "Stop if less than this share of the captioned images is found.", "SHARE", INPUT, min=0, max=1,
-        default=f"{MIN_MATCH:g}", advanced=True,
+        default=f"{MIN_MATCH:g}",
     )] = None  # fmt: skip
     cache_dir: Annotated[Path | None, option(
         "Local folder to which shards of a store at a URL are copied.", "DIR", INPUT, advanced=True,
@@ -118,7 +118,7 @@ class RequestedModel:
     )] = None  # fmt: skip
     tokenizer: Annotated[str | None, option(
         "Tokenizer: BERT's vocab.txt, a tokenizer folder or hf:REPO. Or captions: one that is built from them.", "FILE",
-        MODEL, default="that of --from-run or --from-bert, else captions", advanced=True,
+        MODEL, default="that of --from-run or --from-bert, else captions",
     )] = None  # fmt: skip
 
 
@@ -172,12 +172,12 @@ class RequestedTraining(TrainingOptions):
         "falls: linear, cosine, constant, steps or plateau.", "RATE", TRAINING, default="0.0001",
     )] = None  # fmt: skip
     warmup_steps: Annotated[int | None, option(
-        "Steps until the learning rate is at its highest.", "N", TRAINING, min=0, default="0", advanced=True,
+        "Steps until the learning rate is at its highest.", "N", TRAINING, min=0, default="0",
     )] = None  # fmt: skip
     set: Annotated[Sequence[str], option(
         "Change one setting, as section.field=value; may be given several times. Sections: train, data, sampling, "
         "model; end to end also detector, encoder, photos, end_to_end; with --labels also labelled, detection, "
-        "detection_sampling, detection_losses. See docs/train.md.", "FIELD=VALUE", TRAINING, advanced=True,
+        "detection_sampling, detection_losses. See docs/train.md.", "FIELD=VALUE", TRAINING,
     )] = ()  # fmt: skip
     inspect_batch: Annotated[int, option(
         "Show N rows of the first batch in OUT/batch.html.", "N", OUTPUT, min=0, default="no page",

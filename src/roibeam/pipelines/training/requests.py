@@ -62,7 +62,7 @@ class TrainingOptions:
     dry_run: Annotated[bool, option("Show data, steps, memory and time of three steps; write nothing.")] = False
     set: Annotated[Sequence[str], option(
         "Change one setting, as section.field=value; may be given several times.",
-        "FIELD=VALUE", TRAINING, advanced=True,
+        "FIELD=VALUE", TRAINING,
     )] = ()  # fmt: skip
     device: Device = "auto"
     precision: Precision = None
@@ -173,7 +173,7 @@ class DetectorTrainRequest(TrainingOptions, LabelledPhotosOptions):
     )] = 0.0025  # fmt: skip
     warmup_steps: Annotated[int | None, option(
         "Steps until the learning rate is at its highest.", "N", TRAINING, min=0,
-        default="1000, at most a third of --steps", advanced=True,
+        default="1000, at most a third of --steps",
     )] = None  # fmt: skip
     decay_steps: Annotated[tuple[int, ...] | None, option(
         "Steps after which the learning rate falls to a tenth.", "N,N", TRAINING, default="2/3 and 8/9 of --steps",
@@ -181,7 +181,7 @@ class DetectorTrainRequest(TrainingOptions, LabelledPhotosOptions):
     )] = None  # fmt: skip
     set: Annotated[Sequence[str], option(
         "Change one setting, as section.field=value; may be given several times. Sections: train, photos, sampling, "
-        "losses, detector, conventions.", "FIELD=VALUE", DETECTOR, advanced=True,
+        "losses, detector, conventions.", "FIELD=VALUE", DETECTOR,
     )] = ()  # fmt: skip
     precision: Annotated[str | None, option(
         "Number type that the network computes in: float32, bf16 or fp16.", "TYPE", SPEED, default="float32",

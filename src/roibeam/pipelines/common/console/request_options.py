@@ -92,17 +92,14 @@ def renamed(**names: str) -> Callable[[type[Request]], type[Request]]:
 
 # Options that several commands have in the same words.
 Device = Annotated[str, option("Where to compute: auto (a GPU if there is one), cpu, cuda or cuda:N.", "DEVICE", SPEED)]
-Threads = Annotated[
-    int | None, option("CPU threads of each process.", "N", SPEED, min=1, default="torch's choice", advanced=True)
-]
-Seed = Annotated[int, option("Seed of all random choices.", "N", TRAINING, min=0, advanced=True)]
+Threads = Annotated[int | None, option("CPU threads of each process.", "N", SPEED, min=1, default="torch's choice")]
+Seed = Annotated[int, option("Seed of all random choices.", "N", TRAINING, min=0)]
 Json = Annotated[bool, option("Print the result as JSON lines on standard output.", "", OUTPUT, "--json")]
 IdRule = Annotated[
     str, option("How a path becomes an image id: no-extension or with-extension.", "RULE", INPUT, advanced=True)
 ]
 CaptionColumn = Annotated[str, option(
     "Column of the captions: its name, or 1 or 2 in a caption .tsv.", "COLUMN", INPUT, default="recognised in the file",
-    advanced=True,
 )]  # fmt: skip
 Checksums = Annotated[str, option(
     "Records that are compared with their checksums as they are read: all, or sample (one in 16).", "WHICH", INPUT,
