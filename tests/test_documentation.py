@@ -192,7 +192,7 @@ def test_a_page_as_it_should_be_has_no_problem() -> None:
         ("bash\nfor x in a b; do roibeam store info; done", "issing argument"),
         ("bash\nroibeam pretrain run --steps many", "--steps 'many': expected a whole number"),
         ("bash\nroibeam extract photos store --runner flink -- --flink_slaster=x:8081", "Beam has no option"),
-        ("bash\ndocker run --rm roibeam/worker:0.1 extract photos store --colour red", "has no option --colour"),
+        ("bash\ndocker run --rm roibeam/worker:0.2 extract photos store --colour red", "has no option --colour"),
         ("text\nroibeam store inform store", "no command 'inform'"),
         ("bash\nmake tea", "make has no target tea"),
         ("bash\npython bench/tea.py", "there is no bench/tea.py"),
