@@ -24,7 +24,8 @@ from doc_runs import environment, made_folder, run_page
 from soak_share import SHARE
 from warm_command import warm_command
 
-MOST_PAGES, MOST_WORDS, MOST_LINES = 19, 40, {"README.md": 124, "BENCHMARKS.md": 500}
+MOST_PAGES, MOST_WORDS = 20, 40
+MOST_LINES = {"README.md": 124, "BENCHMARKS.md": 500, "CHANGELOG.md": 120, "docs/upgrade.md": 80}
 GENERATED = "docs/evidence.md"
 COLD = "README.md"
 DOCS = sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))
