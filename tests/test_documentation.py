@@ -76,9 +76,10 @@ def problems_of_links(page: Page, folder: Path) -> list[str]:
         there = (folder / file).resolve() if file else None
         if there is not None and not (there.exists() and there.is_relative_to(REPOSITORY)):
             found.append(f"line {line}: {target}: no such file in the clone")
-        elif anchor and (there is None or there.suffix == ".md"):
-            if anchor not in (page if there is None else Page.read(there)).anchors:
-                found.append(f"line {line}: {target}: no such heading")
+        elif there is not None and there.suffix != ".md":
+            continue
+        elif anchor and anchor not in (page if there is None else Page.read(there)).anchors:
+            found.append(f"line {line}: {target}: no such heading")
     return found
 
 

@@ -120,7 +120,7 @@ class _Machine:
 
     def take(self, count: int) -> bytes:
         end = self.position + count
-        if not 0 <= count or end > len(self.data):
+        if not count >= 0 or end > len(self.data):
             raise UnsafePickleError(
                 f"asks for {count:,} bytes where {len(self.data) - self.position:,} are left; cut off or damaged"
             )

@@ -173,7 +173,7 @@ class RegionHeadDetector(TorchvisionDetector):
         # The proposal of a detection is that with its box and score.
         odds = logits.softmax(-1)
         moved = clip_boxes_to_image(heads.box_coder.decode(shifts, proposals), images.image_sizes[0])
-        same = (odds[:, labels].T == scores[:, None]) & (moved[:, labels].transpose(0, 1) == boxes[:, None]).all(-1)
+        same = (scores[:, None] == odds[:, labels].T) & (moved[:, labels].transpose(0, 1) == boxes[:, None]).all(-1)
         kept = self._kept(Detections(boxes, scores, labels, None, self._distribution(odds[same.int().argmax(1)])))
         boxes = resize_boxes(kept.boxes, images.image_sizes[0], photo.shape[:2])
         return replace(kept, boxes=boxes, vectors=lambda rows: self._vectors(images, maps, kept.boxes[rows]))

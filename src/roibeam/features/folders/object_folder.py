@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -286,10 +286,8 @@ class ObjectFolder:
 
     def delete(self, name: str) -> None:
         def remove(system: Any, path: str) -> None:
-            try:
+            with suppress(FileNotFoundError):
                 system.rm_file(path)
-            except FileNotFoundError:
-                pass
 
         self._tried(name, "removed", remove)
 
