@@ -80,7 +80,7 @@ DownloadDisplay = Callable[[str, int | None], AbstractContextManager[Callable[[i
 def own_bar(name: str, length: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on standard error if that is a terminal, else nothing."""
     if not sys.stderr.isatty():
-        yield lambda count: None
+        yield lambda _count: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
