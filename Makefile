@@ -25,6 +25,7 @@ test: DIST := loadfile
 LOCK := build/lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --annotation-style line --custom-compile-command 'make lock'
 UPGRADE ?= --upgrade
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 # Those that `make test-cluster` fetches and runs; the tests of others are skipped.
 ENGINES ?= flink spark
 CLUSTERS := ROIBEAM_FLINK=$(if $(filter flink,$(ENGINES)),$(abspath $(FLINK))) \
@@ -32,7 +33,7 @@ CLUSTERS := ROIBEAM_FLINK=$(if $(filter flink,$(ENGINES)),$(abspath $(FLINK))) \
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source real-models flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction bench-gpu toy-detector evidence evidence-quick evidence-real notebook image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source real-models flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction bench-gpu toy-detector evidence evidence-quick evidence-real notebook image-check release lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -156,6 +157,21 @@ toy-detector: setup ## train the detector that ships with the project anew (2 ho
 
 image-check: ## build the worker image without Docker and extract inside: root, apt-get install buildah debootstrap; 10 minutes
 	docker/image_check.sh
+
+# Its own environment is empty, its folder lies outside of the clone, and no PYTHONPATH leads back into it.
+release: setup ## build the archives in dist/, install the wheel into an empty environment and run the demo from it (20 minutes); uploads nothing
+	@test -z "$$(git status --porcelain)" || (echo "a release is made of what is committed; see git status"; exit 1)
+	rm -rf dist build/release
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/release
+	build/release/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	place=$(abspath build/release/bin) && folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && cd "$$folder" && \
+		unset PYTHONPATH && "$$place/roibeam" --report && "$$place/roibeam" demo demo-out
+	rm -rf build/release
+	@echo "dist/ has been tried. To tag and upload it, once CHANGELOG.md and CITATION.cff have the date:"
+	@echo "  git tag -a v$(VERSION) -m 'roibeam $(VERSION)' && git push origin v$(VERSION)"
+	@echo "  $(BIN)/twine upload dist/*"
 
 lock: ## remake requirements.lock and the image's with the newest versions that fit together; UPGRADE= keeps those there are
 	test -x build/lock/bin/uv || ($(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet --disable-pip-version-check uv)

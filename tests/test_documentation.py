@@ -24,7 +24,8 @@ from doc_runs import environment, made_folder, run_page
 from soak_share import SHARE
 from warm_command import warm_command
 
-MOST_PAGES, MOST_WORDS, MOST_LINES = 19, 40, {"README.md": 125, "BENCHMARKS.md": 500}
+MOST_PAGES, MOST_WORDS = 20, 40
+MOST_LINES = {"README.md": 125, "BENCHMARKS.md": 500, "CHANGELOG.md": 120, "docs/upgrade.md": 80}
 GENERATED = "docs/evidence.md"
 COLD = "README.md"
 DOCS = sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))
@@ -75,9 +76,10 @@ def problems_of_links(page: Page, folder: Path) -> list[str]:
         there = (folder / file).resolve() if file else None
         if there is not None and not (there.exists() and there.is_relative_to(REPOSITORY)):
             found.append(f"line {line}: {target}: no such file in the clone")
-        elif anchor and (there is None or there.suffix == ".md"):
-            if anchor not in (page if there is None else Page.read(there)).anchors:
-                found.append(f"line {line}: {target}: no such heading")
+        elif there is not None and there.suffix != ".md":
+            continue
+        elif anchor and anchor not in (page if there is None else Page.read(there)).anchors:
+            found.append(f"line {line}: {target}: no such heading")
     return found
 
 
@@ -192,7 +194,7 @@ def test_a_page_as_it_should_be_has_no_problem() -> None:
         ("bash\nfor x in a b; do roibeam store info; done", "issing argument"),
         ("bash\nroibeam pretrain run --steps many", "--steps 'many': expected a whole number"),
         ("bash\nroibeam extract photos store --runner flink -- --flink_slaster=x:8081", "Beam has no option"),
-        ("bash\ndocker run --rm roibeam/worker:0.1 extract photos store --colour red", "has no option --colour"),
+        ("bash\ndocker run --rm roibeam/worker:0.2 extract photos store --colour red", "has no option --colour"),
         ("text\nroibeam store inform store", "no command 'inform'"),
         ("bash\nmake tea", "make has no target tea"),
         ("bash\npython bench/tea.py", "there is no bench/tea.py"),

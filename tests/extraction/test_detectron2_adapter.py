@@ -104,8 +104,8 @@ def test_vg_config_says_what_the_golden_config_says(detectron2, golden_dir):
         node = cfg.INPUT if section == "input" else cfg.MODEL[section.upper()]
         got = json.loads(json.dumps({name: node[name.upper()] for name in names}))
         assert got == {name: published[section][name] for name in names}, section
-    assert (cfg.INPUT.FORMAT, cfg.MODEL.PIXEL_MEAN) == ("BGR", published["model"]["pixel_mean"])
-    assert cfg.MODEL.ROI_BOX_HEAD.NUM_ATTRIBUTES == published["roi_box_head"]["num_attrs"]
+    assert ("BGR", published["model"]["pixel_mean"]) == (cfg.INPUT.FORMAT, cfg.MODEL.PIXEL_MEAN)
+    assert published["roi_box_head"]["num_attrs"] == cfg.MODEL.ROI_BOX_HEAD.NUM_ATTRIBUTES
 
 
 @pytest.mark.parametrize("size, name", CASES)

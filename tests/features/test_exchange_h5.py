@@ -34,7 +34,7 @@ def test_the_readers_of_the_format_see_their_fields(written: Path) -> None:
         boxes = file["a/boxes"][()]
         boxes[:, (0, 2)] /= file["a/img_w"][()]
         boxes[:, (1, 3)] /= file["a/img_h"][()]
-        assert boxes.dtype == np.float32 and 0 <= boxes.min() and boxes.max() <= 1
+        assert boxes.dtype == np.float32 and boxes.min() >= 0 and boxes.max() <= 1
         assert file["a/obj_id"].dtype == np.int64
 
 

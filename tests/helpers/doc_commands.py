@@ -149,9 +149,8 @@ def problems_of_imports(code: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "roibeam":
             there = _names_of(node.module or "")
             found += [f"{node.module}.{alias.name}" for alias in node.names if there is None or alias.name not in there]
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "roibeam":
-            if node.attr not in (_names_of("roibeam") or ()):
-                found.append(f"roibeam.{node.attr}")
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "roibeam":
+            found += [f"roibeam.{node.attr}"] if node.attr not in (_names_of("roibeam") or ()) else []
     return [f"there is no {name}" for name in found]
 
 

@@ -105,9 +105,9 @@ class Page:
     def _look_at_marks_left_alone(self) -> None:
         starts = {block.line for block in self.blocks}
         for token in self._tokens:
-            if token.type == "html_block" and token.map and set(_COMMENT.findall(token.content)) & set(MARKS):
-                if token.map[1] + 1 not in starts:
-                    self._found(token, "a mark stands on the line before its block")
+            is_mark = token.type == "html_block" and set(_COMMENT.findall(token.content)) & set(MARKS)
+            if is_mark and token.map and token.map[1] + 1 not in starts:
+                self._found(token, "a mark stands on the line before its block")
 
     def _found(self, token: Token, what: str) -> None:
         self.problems.append(f"line {_line(token)}: {what}")

@@ -13,6 +13,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ import typer
 from safetensors import safe_open
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.cli.bug_report import bug_report
 from roibeam.pipelines.cli.command_exit import BUG, FAILED, INTERRUPTED, NO_READER, run_to_the_end
 from roibeam.pipelines.common.compute import OF_THIS_PROCESS
 from roibeam.pipelines.common.console.progress import configure_logging
@@ -128,8 +130,9 @@ def test_a_store_without_the_image_is_no_bug(pictures: Any) -> None:
 
 
 def test_a_bug_has_a_line_with_its_place_an_exit_code_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for command, words in (
         (lambda: failure_of(None), "AttributeError: 'NoneType' object has no attribute"),  # type: ignore[arg-type]
         (lambda: {}["x"], "unexpected error: KeyError: 'x'"),
@@ -138,11 +141,91 @@ def test_a_bug_has_a_line_with_its_place_an_exit_code_and_no_traceback(
     ):
         assert ended(command, "--json", monkeypatch=monkeypatch) == BUG
         said = capsys.readouterr()
-        assert words in said.err and said.err.count("\n") == 1 and "roibeam --debug" in said.err, said.err
+        assert words in said.err and said.err.count("\n") == 1 and "`roibeam --report`" in said.err, said.err
         assert json.loads(said.out)["exit_code"] == BUG
     assert ended(lambda: failure_of(None), "--debug", monkeypatch=monkeypatch) == BUG  # type: ignore[arg-type]
     traceback, line = capsys.readouterr().err.rsplit("\n", 2)[:2]
     assert "Traceback" in traceback and "(in roibeam/pipelines/common/console/termination.py:" in line
+
+
+# The report of it
+
+SECRETS = {
+    "hf:https://ann:pass-word@host.org/w.pth": "pass-word",
+    "https://bucket.s3.org/a.tar?X-Amz-Signature=abcdef0123": "abcdef0123",
+    "https://hub.org/w.pth#access=qwertz": "qwertz",
+    "token hf_abcDEF123456789": "hf_abcDEF123456789",
+    "Authorization: Bearer abcdefghijklmnop.qrs": "abcdefghijklmnop",
+    "{'api_key': 'my key'}": "my key",
+    "aws_secret_access_key=hunter2": "hunter2",
+    "roibeam x --pool-token hunter3": "hunter3",
+    "the value of a variable, sesame-open": "sesame-open",
+    "/home/ann/photos/a.jpg": "/home/ann",
+    "/srv/ann/photos of ann_b": "ann",
+    "/home/other/photos": "other",
+    "worker at gpu-7.lab.org": "gpu-7",
+}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder of a user ann on the machine gpu-7."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path), "HOME": "/home/ann", "USER": "ann", "MY_TOKEN": "sesame-open"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu-7")
+    return tmp_path / "roibeam"
+
+
+def test_a_report_has_versions_and_the_last_bug_and_no_secret_home_user_or_host(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is pasted into a page that all can read."""
+    assert ended(lambda: raise_(ValueError("no bug")), monkeypatch=monkeypatch) == FAILED
+    assert "no unexpected error of a command is recorded" in bug_report() and not cache.exists()
+    error = LookupError("\n".join(SECRETS) + "\nhttps://hub.org/w.pth#sha256=12ab, tokenizer=toy/vocab.txt")
+    assert ended(lambda: raise_(error), "extract", *SECRETS, monkeypatch=monkeypatch) == BUG
+    kept = cache / "last_error.txt"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    report = bug_report()
+    for text in (report, kept.read_text("utf-8")):
+        assert [secret for secret in SECRETS.values() if secret in text] == [], text
+    for words in (
+        f"roibeam {version('roibeam')}, Python 3.", "torch 2.", f"lmdb {version('lmdb')}", "numpy 2.", "of memory",
+        "~/photos/a.jpg", "in raise_", "LookupError: ", ": roibeam extract ",
+        "w.pth#sha256=12ab", "tokenizer=toy/vocab.txt",
+    ):  # fmt: skip
+        assert words in report, (words, report)
+    assert "pytest" not in report.partition("last unexpected error")[0]
+    assert ended(lambda: raise_(LookupError("x" * 10**6)), monkeypatch=monkeypatch) == BUG
+    assert len(bug_report()) < 25_000
+
+
+def test_a_report_names_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no GPU: nvidia-smi is not there" in bug_report()
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho NVIDIA H200, 143771 MiB, 570.1\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    assert "\nGPU NVIDIA H200, 143771 MiB, 570.1\n" in bug_report()
+
+
+@pytest.mark.parametrize("hurdle", ["a file in its place", "a pipe", "no home"])
+def test_a_bug_that_cannot_be_recorded_ends_as_any_other(
+    hurdle: str, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if hurdle == "a pipe":
+        cache.mkdir()
+        os.mkfifo(cache / "last_error.txt")
+        assert "no unexpected error of a command is recorded" in bug_report()
+        return
+    if hurdle == "a file in its place":
+        cache.write_text("")
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(Path, "home", lambda: raise_(RuntimeError("Could not determine home directory.")))
+    assert ended(lambda: raise_(LookupError("mine")), monkeypatch=monkeypatch) == BUG
+    assert "LookupError: mine" in (said := capsys.readouterr().err) and said.count("\n") == 1
+    assert "no unexpected error of a command is recorded" in bug_report()
 
 
 def test_ctrl_c_says_what_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,7 @@ def test_batches_and_what_was_kept_change_no_feature(made: PhotoStore, tmp_path:
     assert torch.equal(image.region_features, again.region_features)
     assert torch.equal(image.whole_image_features, again.whole_image_features)
     masked = hidden.masked_regions.any(dim=1)
-    assert 1 < int(masked.sum()) and calls == [image_id(2)] * (1 + int(masked.sum()))
+    assert int(masked.sum()) > 1 and calls == [image_id(2)] * (1 + int(masked.sum()))
     for row, has_masked in enumerate(masked.tolist()):
         assert torch.equal(hidden.region_features[row], image.region_features[0]) != has_masked
 

@@ -299,7 +299,7 @@ def test_batches_of_threads_and_processes_are_alike(made: PhotoStore, tmp_path: 
         assert one.ids == other.ids and one.images is not None and other.images is not None
         assert torch.equal(one.images.pixels, other.images.pixels) and one.placed_boxes is not None
         flipped += not torch.allclose(one.placed_boxes, one.inputs.region_boxes, atol=1.5)
-    assert 0 < flipped
+    assert flipped > 0
 
 
 def test_a_run_that_goes_on_is_the_run_that_was_not_ended(made: PhotoStore, tmp_path: Path) -> None:

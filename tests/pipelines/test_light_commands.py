@@ -151,7 +151,7 @@ def ran(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     shutil.copytree(pictures.store, folder / "whole")
     make_wrong_files(pictures, folder)
     calls: dict[str, list[Words]] = {
-        "help": [("--version",), *((*path, "--help") for path in PATHS)],
+        "help": [("--version",), ("--report",), *((*path, "--help") for path in PATHS)],
         "right": right_calls(pictures, folder),
         "recipe": [("recipes", name, "--json") for name in (*RECIPES, *TASK_RECIPES)],
         "shown": [("recipes", "vlbert-paper"), ("recipes", "vlbert-vqa"), ("recipes",)],

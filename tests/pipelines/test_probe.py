@@ -200,7 +200,7 @@ def test_the_picture_fits_a_telephone_and_its_text_is_text(tokenizer: Any) -> No
         if not each.get_visible() or (isinstance(each, Text) and not each.get_text()):
             continue
         box = each.get_window_extent(renderer)
-        assert -1 <= box.x0 and box.x1 <= 361 and top - sheet.y - 1 <= box.y0 and box.y1 <= top, each
+        assert box.x0 >= -1 and box.x1 <= 361 and top - sheet.y - 1 <= box.y0 and box.y1 <= top, each
         assert not isinstance(each, Text) or each.get_fontsize() >= 11, each
     svg = picture_svg(draw, label="a probe")
     drawn = ElementTree.fromstring(svg)

@@ -1,5 +1,6 @@
 """Sums of what lies beside a run's checkpoints: no kill leaves a sound file refused, and no damage passes."""
 
+import contextlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -45,10 +46,8 @@ def test_a_kill_while_a_file_is_replaced_refuses_no_sound_one(tmp_path, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(holder, name, killed)
-        try:
+        with contextlib.suppress(Killed):
             put(tmp_path, "new")
-        except Killed:
-            pass
     check_run_file(tmp_path / "x")
     shutil.rmtree(tmp_path / ".writing-x", ignore_errors=True)
     put(tmp_path, "newer")

@@ -276,13 +276,12 @@ def test_a_missing_flink_is_said(job_manager: tuple[str, dict[str, Any]], caplog
 def test_ctrl_c_cancels_the_job_of_the_run_and_no_other(job_manager: tuple[str, dict[str, Any]]) -> None:
     address, told = job_manager
     options = pipeline_options("flink", [f"--flink_master={address}", "--job_name=mine"])
-    with pytest.raises(KeyboardInterrupt):
-        with cancel_job_on_interrupt(options):
-            name = options.view_as(GoogleCloudOptions).job_name
-            assert re.fullmatch("mine-[0-9a-f]{8}", name)
-            states = [("a", "other", "RUNNING"), ("b", name, "RUNNING"), ("c", name, "FINISHED")]
-            told["jobs"] = [{"jid": jid, "name": each, "state": state} for jid, each, state in states]
-            raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), cancel_job_on_interrupt(options):
+        name = options.view_as(GoogleCloudOptions).job_name
+        assert re.fullmatch("mine-[0-9a-f]{8}", name)
+        states = [("a", "other", "RUNNING"), ("b", name, "RUNNING"), ("c", name, "FINISHED")]
+        told["jobs"] = [{"jid": jid, "name": each, "state": state} for jid, each, state in states]
+        raise KeyboardInterrupt
     assert told["canceled"] == ["/jobs/b"]
     gone = pipeline_options("flink", ["--flink_master=localhost:1", "--parallelism=1"])
     with pytest.raises(KeyboardInterrupt), cancel_job_on_interrupt(gone):

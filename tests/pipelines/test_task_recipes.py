@@ -247,7 +247,7 @@ def test_parameters_are_counted_from_the_configuration(name: str) -> None:
 @pytest.mark.slow
 def test_parameters_of_every_recipe() -> None:
     names = {(recipe.model, recipe.task): name for name, recipe in TASK_RECIPES.items()}
-    assert PARAMETERS == {key: trained_parameters(name) for key, name in names.items()}
+    assert {key: trained_parameters(name) for key, name in names.items()} == PARAMETERS
 
 
 def test_new_weights_have_the_published_size() -> None:

@@ -129,7 +129,7 @@ def test_a_scene_depends_on_seed_and_number_only(drawings: list[Drawing]) -> Non
 def test_boxes_and_visibility_are_those_of_the_pixels(drawings: list[Drawing]) -> None:
     for drawing in drawings:
         scene = drawing.scene
-        assert 256 <= min(scene.width, scene.height) and max(scene.width, scene.height) <= 384
+        assert min(scene.width, scene.height) >= 256 and max(scene.width, scene.height) <= 384
         assert drawing.owner.shape == (scene.height, scene.width)
         for thing, layer in zip(scene.objects, drawing.layers, strict=True):
             seen = drawing.owner == thing.number

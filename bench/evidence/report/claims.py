@@ -110,9 +110,9 @@ class Judged:
         verdict = _verdict(expected, found.low, found.high)
         if verdict == NOT_SHOWN:
             return NOT_SHOWN
-        if found.runs_low is not None and found.runs_high is not None:
-            if _verdict(expected, found.runs_low, found.runs_high) == verdict:
-                return verdict
+        has_runs = found.runs_low is not None and found.runs_high is not None
+        if has_runs and _verdict(expected, found.runs_low, found.runs_high) == verdict:
+            return verdict
         return HINT if verdict == SHOWN else HINT_AGAINST
 
 
@@ -221,7 +221,7 @@ def _found(estimate: Estimate, first: Counts, second: Counts | float) -> Found:
 def _verdict(expected: str, low: float, high: float) -> str:
     """What one interval says."""
     if expected == "alike":
-        if -ALIKE_POINTS <= low and high <= ALIKE_POINTS:
+        if low >= -ALIKE_POINTS and high <= ALIKE_POINTS:
             return SHOWN
         return OTHER_WAY if low > 0 or high < 0 else NOT_SHOWN
     if expected == "no more" and high <= ALIKE_POINTS:

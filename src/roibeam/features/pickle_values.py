@@ -76,14 +76,14 @@ def _make_array(kind: object = None, shape: object = None, typecode: object = No
     return Unbuilt("array")
 
 
-def _make_dtype(code: object, align: object = False, copy: object = True) -> Unbuilt:
+def _make_dtype(code: object, _align: object = False, _copy: object = True) -> Unbuilt:
     text = code.decode("latin1") if isinstance(code, bytes) else code
     if not isinstance(text, str) or not re.fullmatch(r"b1|[iu][1248]|f[248]|c8|c16|O8|[SU][0-9]{1,9}", text):
         raise UnsafePickleError(f"uses the numpy dtype {printable(str(text))}; read are bool, numbers, bytes and str")
     return Unbuilt("dtype", text)
 
 
-def _built_dtype(code: str, version: object, order: object, *rest: object) -> np.dtype:
+def _built_dtype(code: str, _version: object, order: object, *rest: object) -> np.dtype:
     order = order.decode("latin1") if isinstance(order, bytes) else order
     # subdtype, names, fields: a plain dtype has none of them.
     if order not in ("<", ">", "|", "=") or any(part is not None for part in rest[:3]):
@@ -91,7 +91,7 @@ def _built_dtype(code: str, version: object, order: object, *rest: object) -> np
     return np.dtype(code).newbyteorder(">" if order == ">" else "<" if order == "<" else "=")
 
 
-def _built_array(version: object, shape: object, dtype: object, fortran: object, raw: object) -> Any:
+def _built_array(_version: object, shape: object, dtype: object, fortran: object, raw: object) -> Any:
     if isinstance(dtype, np.dtype) and dtype.hasobject:
         if type(raw) is list and shape == () and len(raw) == 1:
             return raw[0]

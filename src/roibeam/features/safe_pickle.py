@@ -120,7 +120,7 @@ class _Machine:
 
     def take(self, count: int) -> bytes:
         end = self.position + count
-        if not 0 <= count or end > len(self.data):
+        if not count >= 0 or end > len(self.data):
             raise UnsafePickleError(
                 f"asks for {count:,} bytes where {len(self.data) - self.position:,} are left; cut off or damaged"
             )
@@ -299,11 +299,11 @@ def _sized(form: struct.Struct, make: Callable[[_Machine, bytes], Any]) -> Calla
     return lambda machine: machine.push(make(machine, machine.take(machine.number(form))))
 
 
-def _text(machine: _Machine, raw: bytes) -> str:
+def _text(_machine: _Machine, raw: bytes) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
-def _bytes(machine: _Machine, raw: bytes) -> bytes:
+def _bytes(_machine: _Machine, raw: bytes) -> bytes:
     return raw
 
 
@@ -376,7 +376,7 @@ _ACTIONS: dict[int, Callable[[_Machine], Any]] = {
     ord("B"): _sized(_U4, _bytes),
     ord("C"): _sized(_U1, _bytes),
     0x8E: _sized(_U8, _bytes),
-    0x96: _sized(_U8, lambda machine, raw: bytearray(raw)),
+    0x96: _sized(_U8, lambda _machine, raw: bytearray(raw)),
     # Containers.
     ord("("): _Machine.mark,
     ord("]"): lambda m: m.push_container([]),

@@ -419,7 +419,7 @@ class VLBatch:
 
     def pin_memory(self) -> VLBatch:
         """The same batch in pinned memory; `DataLoader(pin_memory=True)` calls it."""
-        return self._each(lambda name, tensor: tensor.pin_memory())
+        return self._each(lambda _name, tensor: tensor.pin_memory())
 
     def _each(self, made: Callable[[str, Tensor], Tensor]) -> VLBatch:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}

@@ -127,9 +127,9 @@ def arithmetic(device: torch.device, mode: str) -> Iterator[None]:
     """Context in which networks of other libraries compute: float32, or TF32 or bfloat16 where the mode says so."""
     if mode not in MODES:
         raise ValueError(f"mode {mode!r}: a network of another library computes in one of {', '.join(MODES)}")
-    with torch.inference_mode(), plain_float32(device, tf32=mode == "tf32"):
-        with torch.autocast(device.type, torch.bfloat16) if mode == "bf16" else contextlib.nullcontext():
-            yield
+    half = torch.autocast(device.type, torch.bfloat16) if mode == "bf16" else contextlib.nullcontext()
+    with torch.inference_mode(), plain_float32(device, tf32=mode == "tf32"), half:
+        yield
 
 
 class RegionBackbone:

@@ -316,7 +316,7 @@ def json_digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def load_backbone(model: NamedModel, device: str, mode: str) -> VisionBackbone:
+def load_backbone(model: NamedModel, device: str, _mode: str) -> VisionBackbone:
     """See `NamedModel.backbone`."""
     from transformers import AutoImageProcessor, AutoModel
 

@@ -66,7 +66,7 @@ def class_names(model: NamedModel) -> tuple[str, ...] | None:
     return _classes(config)[1]
 
 
-def load_detector(model: NamedModel, device: str, mode: str) -> HuggingFaceDetector:
+def load_detector(model: NamedModel, device: str, _mode: str) -> HuggingFaceDetector:
     """See `NamedModel.detector`."""
     from transformers import AutoModelForObjectDetection, AutoModelForZeroShotObjectDetection
 

@@ -82,7 +82,7 @@ def class_names(model: NamedModel) -> tuple[str, ...] | None:
     return _classes(model, _num_classes(model.target, state), skeleton)[1]
 
 
-def load_detector(model: NamedModel, device: str, mode: str) -> TorchvisionDetector:
+def load_detector(model: NamedModel, device: str, _mode: str) -> TorchvisionDetector:
     """See `NamedModel.detector`."""
     _checked_detector(model)
     network, digest = _network(model)
@@ -90,7 +90,7 @@ def load_detector(model: NamedModel, device: str, mode: str) -> TorchvisionDetec
     return kind(model, network.to(device), digest)
 
 
-def load_backbone(model: NamedModel, device: str, mode: str) -> TorchvisionBackbone:
+def load_backbone(model: NamedModel, device: str, _mode: str) -> TorchvisionBackbone:
     """See `NamedModel.backbone`."""
     if model.target not in NETWORKS:
         raise ValueError(f"{model.name} is no classification network; a backbone is one such as resnet50@layer4")
@@ -120,7 +120,7 @@ class TorchvisionDetector:
         # Below autocast, torchvision would make anchors and boxes of bfloat16, pixels apart.
         for name, part in network.named_modules():
             if name in ("backbone", "head", "rpn.head", "roi_heads.box_predictor"):
-                part.register_forward_hook(lambda module, inputs, output: tree_map(Tensor.float, output))
+                part.register_forward_hook(lambda _module, _inputs, output: tree_map(Tensor.float, output))
 
     def describe(self) -> dict[str, Any]:
         transform = self._network.transform
@@ -173,7 +173,7 @@ class RegionHeadDetector(TorchvisionDetector):
         # The proposal of a detection is that with its box and score.
         odds = logits.softmax(-1)
         moved = clip_boxes_to_image(heads.box_coder.decode(shifts, proposals), images.image_sizes[0])
-        same = (odds[:, labels].T == scores[:, None]) & (moved[:, labels].transpose(0, 1) == boxes[:, None]).all(-1)
+        same = (scores[:, None] == odds[:, labels].T) & (moved[:, labels].transpose(0, 1) == boxes[:, None]).all(-1)
         kept = self._kept(Detections(boxes, scores, labels, None, self._distribution(odds[same.int().argmax(1)])))
         boxes = resize_boxes(kept.boxes, images.image_sizes[0], photo.shape[:2])
         return replace(kept, boxes=boxes, vectors=lambda rows: self._vectors(images, maps, kept.boxes[rows]))

@@ -183,5 +183,5 @@ def record_on_stream(*tensors: torch.Tensor) -> None:
 
 
 @functools.cache
-def _stream(device: torch.device, name: str) -> torch.cuda.Stream:
+def _stream(device: torch.device, _name: str) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)

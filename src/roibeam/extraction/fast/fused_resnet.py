@@ -371,7 +371,7 @@ def aligned_stage(stage: nn.Module, mode: Mode, conventions: Conventions, cells:
     parts = foldable_parts(stage)
     blocks = [part for part in parts if isinstance(part, Bottleneck)]
     on_a_cpu = all(block.conv1.weight.device.type == "cpu" for block in blocks)
-    has_strides = any((1, 1) != conv.stride for block in blocks for conv in (block.conv1, block.conv2))
+    has_strides = any(conv.stride != (1, 1) for block in blocks for conv in (block.conv1, block.conv2))
     if (
         not blocks
         or len(blocks) < len(parts)

@@ -120,11 +120,11 @@ def _move_row(value: Tensor, source: str, target: str) -> Tensor:
     return value.roll(1 if target == "first" else -1, dims=0)
 
 
-def _class_rows(value: Tensor, source: HeadLayout, target: HeadLayout, grid: tuple[int, int]) -> Tensor:
+def _class_rows(value: Tensor, source: HeadLayout, target: HeadLayout, _grid: tuple[int, int]) -> Tensor:
     return _move_row(value, source.background, target.background)
 
 
-def _attribute_rows(value: Tensor, source: HeadLayout, target: HeadLayout, grid: tuple[int, int]) -> Tensor:
+def _attribute_rows(value: Tensor, source: HeadLayout, target: HeadLayout, _grid: tuple[int, int]) -> Tensor:
     place = source.no_attribute
     if place == "none" != target.no_attribute:
         value, place = torch.cat([value, torch.full_like(value[:1], NO_SHARE if value.dim() == 1 else 0.0)]), "last"
@@ -133,7 +133,7 @@ def _attribute_rows(value: Tensor, source: HeadLayout, target: HeadLayout, grid:
     return _move_row(value, place, target.no_attribute)
 
 
-def _region_deltas(value: Tensor, source: HeadLayout, target: HeadLayout, grid: tuple[int, int]) -> Tensor:
+def _region_deltas(value: Tensor, source: HeadLayout, target: HeadLayout, _grid: tuple[int, int]) -> Tensor:
     groups = value.reshape(-1, 4, *value.shape[1:])
     if source.region_delta_weights != target.region_delta_weights:
         weights = zip(target.region_delta_weights, source.region_delta_weights, strict=True)

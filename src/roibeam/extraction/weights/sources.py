@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from roibeam.features.folders.durable_files import cache_folder
 from roibeam.messages import first_line
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ DownloadDisplay = Callable[[str, int | None], AbstractContextManager[Callable[[i
 def own_bar(name: str, length: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on standard error if that is a terminal, else nothing."""
     if not sys.stderr.isatty():
-        yield lambda count: None
+        yield lambda _count: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -109,8 +110,8 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 def default_cache_dir() -> Path:
-    """`$XDG_CACHE_HOME/roibeam/weights`, or the same under ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roibeam" / "weights"
+    """The folder `weights` of `cache_folder`."""
+    return cache_folder() / "weights"
 
 
 def fetch_weights(spec: str, *, cache_dir: Path | None = None) -> Path:

@@ -38,7 +38,7 @@ _FEATURES = b"_features"
 _IMAGE_BYTES = 2**14  # of the four datasets of an image, with the tree of names above it
 
 
-def _image_of(group: h5py.h5g.GroupID, name: bytes, kind: int) -> bytes | None:
+def _image_of(_group: h5py.h5g.GroupID, name: bytes, kind: int) -> bytes | None:
     if kind == h5py.h5o.TYPE_GROUP:
         return None
     return name.removesuffix(_FEATURES) if name.endswith(_FEATURES) else b""

@@ -210,9 +210,9 @@ def whole_number(value: Any, name: str, smallest: int, largest: int) -> int:
         text = value.decode("latin1") if isinstance(value, bytes) else value
         whole = _WHOLE.fullmatch(text.strip())
         number = int(whole[1]) if whole else None
-    elif isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        number = int(value)
-    elif isinstance(value, (float, np.floating)) and float(value).is_integer():
+    elif isinstance(value, (float, np.floating)) and not float(value).is_integer():
+        pass
+    elif isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         number = int(value)
     if number is None or not smallest <= number <= largest:
         raise EntryError(

@@ -67,7 +67,7 @@ class FeatureFormat(ABC):
 
     def write(
         self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None,
-        check: Callable[[Path, Counter[str]], None] = lambda aside, losses: None,
+        check: Callable[[Path, Counter[str]], None] = lambda _aside, _losses: None,
     ) -> dict[str, int]:  # fmt: skip
         """Writes records in their order to a new file or folder; aside first, so that a killed export leaves none;
         one to the same path goes on with what it left where the format can.

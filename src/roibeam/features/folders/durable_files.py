@@ -169,6 +169,11 @@ def _linked(temporary: Path, path: Path) -> bool:
     return True
 
 
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/roibeam`, or the same under ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roibeam"
+
+
 def fsync_folder(folder: str | os.PathLike[str]) -> None:
     """Makes names created or replaced in `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -101,9 +101,10 @@ class ObjectFolder:
     def read_range(self, name: str, start: int, end: int) -> bytes:
         if end - start > MAX_RANGE_BYTES:
             raise ValueError(f"{self.where(name)}: {end - start} bytes of it are to be read at once; is it a store?")
-        return self._tried(
+        data: bytes = self._tried(
             name, "read", lambda system, path: system.cat_file(path, start=start, end=end)[: end - start]
         )
+        return data
 
     def read_many(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
         remaining = iter(names)
@@ -139,9 +140,10 @@ class ObjectFolder:
         def query(system: Any, path: str) -> dict[str, Any]:
             system.invalidate_cache()  # a listing that the driver remembers may be older than the file
             try:
-                return system.info(path)
+                found: dict[str, Any] = system.info(path)
             except NotADirectoryError as error:  # a file below a file: there is none
                 raise FileNotFoundError(str(error)) from error
+            return found
 
         try:
             facts = self._tried(name, "read", query)
@@ -152,7 +154,8 @@ class ObjectFolder:
     def listing(self, prefix: str = "") -> dict[str, FileFacts]:
         def query(system: Any, path: str) -> list[dict[str, Any]]:
             system.invalidate_cache()
-            return system.ls(path.rstrip("/"), detail=True)
+            found: list[dict[str, Any]] = system.ls(path.rstrip("/"), detail=True)
+            return found
 
         try:
             entries = self._tried("", "listed", query)
@@ -286,10 +289,8 @@ class ObjectFolder:
 
     def delete(self, name: str) -> None:
         def remove(system: Any, path: str) -> None:
-            try:
+            with suppress(FileNotFoundError):
                 system.rm_file(path)
-            except FileNotFoundError:
-                pass
 
         self._tried(name, "removed", remove)
 
@@ -349,7 +350,8 @@ class ObjectFolder:
 
                 return WebFiles(**self.options), self.url
             made = {"auto_mkdir": True} if protocol in ("file", "local") else {}
-            return url_to_fs(self.url, **{**made, **self.options})
+            driver, path = url_to_fs(self.url, **{**made, **self.options})
+            return driver, str(path)
         except ImportError as error:
             package = known_implementations.get(protocol, {}).get("class", "").split(".")[0]
             message = f"pip install {package}" if package not in ("", "fsspec") else str(error)
@@ -361,7 +363,7 @@ class ObjectFolder:
 def _seek(source: Any, position: int) -> bool:
     """Whether the source could go there: a web server need not know ranges."""
     try:
-        return source.seek(position) == position
+        return bool(source.seek(position) == position)
     except ValueError:
         return False
 

@@ -30,7 +30,7 @@ _LINK = re.compile(r"""<a\s[^<>]*?href\s*=\s*["']([^"'<>]+)["']""", re.IGNORECAS
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
-class WebFiles(HTTPFileSystem):
+class WebFiles(HTTPFileSystem):  # type: ignore[misc]  # fsspec has no types
     """
     Args:
         socket_factory: as of `aiohttp.TCPConnector`; decides which addresses may be connected to.

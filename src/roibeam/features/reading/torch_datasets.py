@@ -185,11 +185,11 @@ class TensorBatches:
         return self._ring[0]
 
 
-def collate_samples(samples: Sequence[RegionSample], *, collate_fn_map: object = None) -> dict[str, Any]:
+def collate_samples(samples: Sequence[RegionSample], **_options: object) -> dict[str, Any]:
     """The batch of these images, as `TensorBatches` makes it; what torch's default collate calls.
 
     Args:
-        collate_fn_map: torch's, of no use here.
+        _options: torch's `collate_fn_map`, of no use here.
     Raises:
         ValueError: when the images have different fields, or one of another width, or one has not a row for each of
             its regions.
@@ -474,11 +474,11 @@ class _StreamedBatch(dict[str, Any]):
     """A batch of `RegionIterable`, which a DataLoader must not make a batch of again."""
 
 
-def _refuse_to_collate(batches: Sequence[_StreamedBatch], *, collate_fn_map: object = None) -> None:
+def _refuse_to_collate(_batches: Sequence[_StreamedBatch], **_options: object) -> None:
     raise ValueError("a RegionIterable makes whole batches: give DataLoader(dataset, batch_size=None)")
 
 
-class RegionIterable(_Resumable, IterableDataset):
+class RegionIterable(_Resumable, IterableDataset[Any]):
     """A stream of batches, see `TensorBatches`; hand it to a DataLoader with `batch_size=None`.
 
     Worker w of W makes batches w, w + W, ... of its rank, and a DataLoader takes them from its workers in turn, so the

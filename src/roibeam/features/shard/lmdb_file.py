@@ -216,7 +216,7 @@ class LmdbPages:
             raise self._damaged(f"points at page {page} of {self.num_pages}")
         return page * self.page_size
 
-    def _meta_at(self, start: int) -> tuple:
+    def _meta_at(self, start: int) -> tuple[Any, ...]:
         if start + PAGE_HEADER_BYTES + _META_BODY.size > len(self._buffer):
             raise self._damaged(f"ends after {len(self._buffer)} bytes, inside its first pages")
         flags = self._unpack(_PAGE, start)[2]
@@ -227,7 +227,7 @@ class LmdbPages:
             raise self._damaged(f"LMDB data version {meta[1]}, this reads {_META_VERSION}")
         return meta
 
-    def _unpack(self, form: struct.Struct, start: int) -> tuple:
+    def _unpack(self, form: struct.Struct, start: int) -> tuple[Any, ...]:
         return form.unpack(self._buffer[start : start + form.size])
 
     def _damaged(self, what: str) -> ValueError:

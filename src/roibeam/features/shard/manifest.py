@@ -71,7 +71,7 @@ class JsonFields:
 
     def or_none(self, take: Callable[[str], Any], name: str) -> Any:
         """`take`, one of the methods below, for a field that may be null."""
-        value = self._take(name, "there (null when it has no value)", lambda value: True)
+        value = self._take(name, "there (null when it has no value)", lambda _value: True)
         return None if value is None else take(name)
 
     def text(self, name: str) -> str:

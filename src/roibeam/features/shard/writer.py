@@ -366,7 +366,7 @@ class ShardSequence:
         self._folder, self._work, self._fingerprint, self._source = place.folder, place.work, fingerprint, source
         self._shard_size, self._shard_bytes, self._planned_bytes = shard_size, shard_bytes, planned_bytes
         self._number, self._stats = first_shard, stats or {}
-        self._before_publish = before_publish or (lambda path, summary: {})
+        self._before_publish = before_publish or (lambda _path, _summary: {})
         self._open: _OpenShard | None = None
 
     @property

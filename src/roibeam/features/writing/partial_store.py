@@ -541,7 +541,7 @@ def _interrupts_wait() -> Iterator[None]:
         yield
         return
     heard: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
     try:
         yield
     finally:

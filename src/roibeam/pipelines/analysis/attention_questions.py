@@ -160,7 +160,7 @@ class Questioner:
     word: str
     parses: Mapping[CaptionKey, Parse] | None
     left_out: LeftOut
-    cut_words: Callable[[str], frozenset[int]] = lambda caption: frozenset()
+    cut_words: Callable[[str], frozenset[int]] = lambda _caption: frozenset()
 
     def captions(self, image: EntityImage, record: RegionRecord) -> Iterator[CaptionQuestions]:
         """Yields the captions of an image that give a question."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from roibeam.pipelines.analysis.attention_run import AttentionResult
 
 
-def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = lambda remark: None) -> AttentionResult:
+def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = lambda _remark: None) -> AttentionResult:
     """Writes attention.json and the pictures beside it.
 
     Args:

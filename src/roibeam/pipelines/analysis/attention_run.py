@@ -248,7 +248,7 @@ def _photos(
     except ValueError:
         if folder is not None:
             raise
-        return lambda record: None
+        return lambda _record: None
 
     def read(record: RegionRecord) -> np.ndarray | None:
         try:

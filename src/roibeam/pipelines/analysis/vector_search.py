@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from roibeam.extraction.weights.sources import default_cache_dir
 from roibeam.features.exchange.export_output import atomic_path
-from roibeam.features.folders.durable_files import write_json_atomically
+from roibeam.features.folders.durable_files import cache_folder, write_json_atomically
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
@@ -160,7 +159,7 @@ def opened_index(file: Path, store: FeatureStore, which: str) -> VectorIndex:
 
 def _seal(file: Path, facts: dict[str, Any]) -> str:
     """HMAC-SHA256 of an index and its facts, by the key of this user, which is drawn at first use."""
-    place = default_cache_dir().parent / "index.key"
+    place = cache_folder() / "index.key"
     if not place.is_file():
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=place.parent) as new, suppress(FileExistsError):

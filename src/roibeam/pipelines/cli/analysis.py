@@ -49,7 +49,7 @@ def evaluate_command(
 
 
 def _teller(as_json: bool) -> Callable[[str], None]:
-    return (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
+    return (lambda _remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
 
 
 def _print_evaluation(result: EvaluationResult, *, as_json: bool) -> None:

@@ -100,6 +100,11 @@ def _failed(error: BaseException) -> int:
     if "--debug" in sys.argv:
         traceback.print_exception(error)
     failure = failure_of(error)
+    if not failure.is_expected:
+        with suppress(Exception):  # such as of a disk that is full: the error of the command itself is printed below
+            from roibeam.pipelines.cli.bug_report import keep_last_error
+
+            keep_last_error(error)
     return _complain(failure.line, FAILED if failure.is_expected else BUG)
 
 

@@ -52,12 +52,18 @@ def _add(group: str, name: str, command: Callable[..., object], cls: type[Helped
 @app.callback(invoke_without_command=True)
 def _root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Print what a bug report needs, and exit.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug logs.")] = False,
 ) -> None:
     if show_version:
         from roibeam.version import __version__  # the one caller; it reads the package's metadata
 
         typer.echo(f"roibeam {__version__}")
+        raise typer.Exit
+    if report:
+        from roibeam.pipelines.cli.bug_report import bug_report
+
+        typer.echo(bug_report())
         raise typer.Exit
     configure_logging(debug=debug)
 

@@ -115,7 +115,7 @@ def evaluate_command(
     assert folder is not None
     conventions = apply_overrides({"conventions": folder.conventions}, settings or ())["conventions"]
     listed = open_labelled_photos(labels.labels, image_root=labels.photos, vocab=labels.vocab)
-    labelled = look_at_photos(listed.once(max_images), conventions.exif_orientation, is_needed=lambda image: True)
+    labelled = look_at_photos(listed.once(max_images), conventions.exif_orientation, is_needed=lambda _image: True)
     if listed.num_repeats:
         typer.echo(
             f"note: {plural(listed.num_repeats, 'row')} of {labels.labels} name a photo again; it counts once", err=True

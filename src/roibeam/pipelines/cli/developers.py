@@ -32,6 +32,7 @@ def conformance_command(
     Examples:
         roibeam conformance
     """
+    del folder, only, as_json  # they are accepted, so that any call of the release before gets this answer
     raise ValueError(
         "the reference arrays are compared in a clone of roibeam's repository, by python tests/conformance [DIR] "
         "[--only GLOB] [--json]; see docs/fidelity.md"

@@ -237,7 +237,7 @@ def _predictions(run: str, recipe: TaskRecipe, split: str) -> str:
     return f"RUNS/{run}-{split}.{'tsv' if recipe.task in GLUE_TASKS else suffix}"
 
 
-def _stores(name: str, recipe: Recipe | TaskRecipe) -> Iterator[Command]:
+def _stores(_name: str, recipe: Recipe | TaskRecipe) -> Iterator[Command]:
     """Downloads of photos, and extractions."""
     if recipe.features is None:
         return

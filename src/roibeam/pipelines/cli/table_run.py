@@ -215,7 +215,7 @@ class TableRun:
 
     @cache  # noqa: B019
     def _digests(self, key: str) -> Mapping[str, str | None]:
-        """Of the settings of all recipes that a command needs, and of the stores; None where one of these is gone."""
+        """Digest of the settings of all recipes that a command needs, and of the stores; None where one is gone."""
         needed = [self.commands[each] for each in sorted(self._needs(key))]
         recipes = {each.words[each.words.index("--recipe") + 1] for each in needed if "--recipe" in each.words}
         names = {need.removeprefix("store ") for each in needed for need in each.needs if need.startswith("store ")}
@@ -307,7 +307,7 @@ class TableRun:
         write_table(self.request.out, self.table, self.cells(), is_toy=self.request.toy)
 
     def cells(self) -> list[Cell]:
-        """Cells of the table's own figures, in order. What test servers told is kept in the folder."""
+        """Cells of the table's own figures, in order. Figures of test servers are kept in the folder."""
         known = list(map(partial(self._cell, self._kept()), self.table.own))
         return list(map(partial(_averaged, known), known))
 
@@ -368,7 +368,7 @@ class TableRun:
         return Cell(figure, values, **facts)
 
     def _notes(self, key: str) -> Sequence[str]:
-        """What a run noted itself on how it differs from the published one."""
+        """Notes of a run on how it differs from the published one."""
         config = Path(self._filled(self.commands[key].words[1])) / "config.json"
         return read_json_object(config).get("recorded", {}).get("notes", ()) if config.exists() else ()
 
@@ -416,7 +416,7 @@ def _digest(*words: str) -> str:
 
 
 def _settings(name: str) -> str:
-    """Of a recipe, and of the one whose model it learns with."""
+    """Settings of a recipe, and of the one whose model it trains."""
     recipe: Any = TASK_RECIPES.get(name) or RECIPES[name]
     own = repr(replace(recipe, summary="", source="", left_open=(), figures=()))
     return own + _settings(recipe.model) if name in TASK_RECIPES else own

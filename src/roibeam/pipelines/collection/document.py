@@ -329,9 +329,10 @@ def _urls(node: Any, values: dict[str, str | None], base: str, has_noscripts: bo
             if (given := each.get(name)) and (best := _largest(given)) and (url := web_url(base, best)):
                 yield url, "srcset"
     for name in _LAZY:
-        if (given := values.get(name)) and len(given) <= _MAX_URL_CHARS and _IS_ADDRESS.search(given):
-            if url := web_url(base, given):
-                yield url, "img"
+        given = values.get(name)
+        is_url = given and len(given) <= _MAX_URL_CHARS and _IS_ADDRESS.search(given)
+        if given and is_url and (url := web_url(base, given)):
+            yield url, "img"
     given = values.get("src")
     url = web_url(base, given) if given and len(given) <= _MAX_URL_CHARS else None
     if has_noscripts and (spare := _image_without_scripts(node, values.get("alt") or "", url)) is not None:

@@ -197,7 +197,7 @@ def largest_hosts(pages: Counts) -> list[str]:
 
 
 def _funnel(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, float, str]]:
-    """What is left after each step: words, count, share, and what was dropped at it."""
+    """Remaining pages and pairs after each step: words, count, share, and the number dropped at it."""
     left, first = summary["pages"], max(summary["pages"], 1)
     for step in CollectionStep:
         reasons: Mapping[str, int] = summary["dropped"][step.value]

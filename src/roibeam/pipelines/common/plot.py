@@ -170,8 +170,8 @@ def _drawn(plot: Plot, colours: Mapping[str, str]) -> Any:
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
     axes.yaxis.set_label_coords(-(_LEFT - 17) / (WIDTH_PX - _LEFT - _RIGHT), 0.5)
-    axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
-    axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(lambda value, _place: f"{value:g}")
+    axes.xaxis.set_major_formatter(lambda value, _place: f"{value:,.0f}")
     axes.locator_params(axis="y", nbins=5)
     axes.locator_params(axis="x", nbins=5, integer=True)
     if rows:

@@ -105,7 +105,7 @@ def _own_s3_client() -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def _s3_client(process: int) -> Any:
+def _s3_client(_process: int) -> Any:
     """The client of process number `process`: lines of a client are not shared with a forked one."""
     options = beam_filesystems().get_filesystem("s3://")._options
     return importlib.import_module("apache_beam.io.aws.clients.s3.boto3_client").Client(options)

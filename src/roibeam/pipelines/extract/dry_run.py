@@ -149,7 +149,7 @@ class ArrayJob:
         ]
 
     def pasted(self) -> str:
-        """What is to be pasted, with a line above each that says where."""
+        """Script and join to paste, each below a line with its place."""
         first = "Paste into job.sh, then: sbatch job.sh. The same again does only what is missing."
         return "\n".join(["", first, "", self.script, "", "When all jobs have ended:", "", self.join])
 
@@ -364,7 +364,7 @@ def _plan_array(
     assert options.gpus is not None
     images = options.images or (0 if found is None else found.images)
     if not images:
-        raise ValueError("--gpus: no images to extract are known here; say how many with --images")
+        raise ValueError("--gpus: no images to extract are known here; give their number with --images")
     jobs = min(options.gpus, images)
     are_images_shared = num_archives < jobs or options.images or request.images.captions or request.images.boxes
     shared = 0 if are_images_shared else num_archives
@@ -402,7 +402,7 @@ def _speed(given: float | None, spec: DetectorSpec, found: Estimate | None) -> t
     if found is not None and found.seconds_per_image:
         on_cpu = f"{plural(found.timed, 'photo')} timed {found.timed_on.partition(':')[0]}"
         return 1 / found.seconds_per_image, f"{on_cpu}, not on a GPU; --speed takes yours"
-    raise ValueError("--gpus: no speed of this detector is known here; say how many images/s with --speed")
+    raise ValueError("--gpus: no speed of this detector is known here; give images/s with --speed")
 
 
 def _is_measured(config: object) -> bool:

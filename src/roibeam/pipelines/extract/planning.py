@@ -365,7 +365,7 @@ def _outcomes(store: OutputFolder, shard: PlannedShard) -> Callable[[str], str]:
     """Outcome of each image of the shard, by its id."""
     attempt = last_attempt(store, shard)
     if attempt is None:
-        return lambda image_id: _OPEN
+        return lambda _image_id: _OPEN
     manifest, is_retried = attempt
     failed = {letter.image_id for letter in manifest.dead_letters}
     return lambda image_id: _STORED if image_id not in failed else _OPEN if is_retried else _FAILED

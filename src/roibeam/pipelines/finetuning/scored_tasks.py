@@ -151,7 +151,7 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
     return _by_id(path, questions, "question", rules, metric, read_vqa_results, score, official=official)
 
 
-def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
+def _open_vcr(folder: Path, split: str, _rules: str) -> OpenTask:
     path = find_file(folder, f"{split}.jsonl")
     labels = list(read_vcr_labels(str(path)))
     questions = [each.annot_id for each in labels]

@@ -271,7 +271,7 @@ def run_stages(
     stages: Sequence[RequestedStage],
     *,
     resume: bool | None = None,
-    tell: Callable[[PretrainRequest, PretrainResult], None] = lambda request, result: None,
+    tell: Callable[[PretrainRequest, PretrainResult], None] = lambda _request, _result: None,
 ) -> None:
     """Runs the stages into folders of `out`, each from the weights of the one before. Known faults of later stages are
     errors before the first one has trained.

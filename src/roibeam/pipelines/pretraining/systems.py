@@ -74,12 +74,14 @@ class System(NamedSystem):
     model_class: type[nn.Module]
     sampler: type[Sampler]
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
-    aligns_words: Callable[[Any], bool] = field(default=lambda sampling: False)
-    object_fields: Callable[[Any, int], Mapping[str, Any]] = field(default=lambda sampling, count: {})
-    feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
-    most_pieces: Callable[[Any, Callable[[str], Any]], int] = field(default=lambda sampling, model: sampling.max_pieces)
-    review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
-    notes_of_cuts: Callable[[Any, Corpus], list[str]] = field(default=lambda sampler, corpus: [])
+    aligns_words: Callable[[Any], bool] = field(default=lambda _sampling: False)
+    object_fields: Callable[[Any, int], Mapping[str, Any]] = field(default=lambda _sampling, _count: {})
+    feature_width: Callable[[Any, int], int] = field(default=lambda _sampling, width: width)
+    most_pieces: Callable[[Any, Callable[[str], Any]], int] = field(
+        default=lambda sampling, _model: sampling.max_pieces
+    )
+    review: Callable[[Corpus, Any], list[str]] = field(default=lambda _corpus, _sampling: [])
+    notes_of_cuts: Callable[[Any, Corpus], list[str]] = field(default=lambda _sampler, _corpus: [])
     as_deep_as_bert: bool = True
     whole_image: str = "model"
 
@@ -122,7 +124,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             "visualbert",
             model_class=VisualBertForPreTraining,
             sampler=VisualBertSampler,
-            layout=lambda config: (("text", "regions"),),
+            layout=lambda _config: (("text", "regions"),),
             aligns_words=lambda sampling: sampling.aligned_words != "none" or sampling.shown_boxes == NAMED,
             object_fields=lambda sampling, count: {"num_region_classes": (count + 1) * sampling.told_classes},
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
@@ -150,13 +152,13 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             "vilbert",
             model_class=ViLbertForPreTraining,
             sampler=ViLbertSampler,
-            layout=lambda config: (("text",), (*_WHOLE, "regions")),
+            layout=lambda _config: (("text",), (*_WHOLE, "regions")),
         ),
         "vilbert-single-stream": _system(
             "vilbert-single-stream",
             model_class=SingleStreamForPreTraining,
             sampler=ViLbertSampler,
-            layout=lambda config: (("text", *_WHOLE, "regions"),),
+            layout=lambda _config: (("text", *_WHOLE, "regions"),),
         ),
         "interbert": _system(
             "interbert",

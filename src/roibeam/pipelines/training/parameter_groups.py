@@ -199,7 +199,7 @@ ENCODER_RULES = frozenset(
 PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         # jackroos/VL-BERT pretrain/function/train.py: everything decays, biases and LayerNorms too.
-        "vl-bert": lambda name: Treatment(decays=True),
+        "vl-bert": lambda _name: Treatment(decays=True),
         "vilbert-release": _vilbert_release,
         "vilbert-release-tasks": _vilbert_release_tasks,
         "vilbert-tasks": _swapped(_vilbert_release_tasks),

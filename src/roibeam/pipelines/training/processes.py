@@ -65,7 +65,7 @@ _GONE_AFTER = 600.0  # seconds without the process that writes a file: launched 
 def wait_for_files(
     files: Sequence[Path],
     is_whole: Callable[[Path], bool] = Path.is_file,
-    is_at_work: Callable[[Path], bool] = lambda file: True,
+    is_at_work: Callable[[Path], bool] = lambda _file: True,
 ) -> None:
     """Returns when all are whole; a launcher ends this process when another one fails.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HELD_OUT_SPLIT = "test"  # of a Karpathy file
 
 
-def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda remark: None) -> EvaluationResult:
+def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda _remark: None) -> EvaluationResult:
     """Writes `results.json`; remarks on the caption file come before the others.
 
     Args:

@@ -106,7 +106,7 @@ def evaluate_checkpoint(
     images: str | None = None,
     min_match: float = 1.0,
     extra_facts: dict[str, Any] | None = None,
-    tell: Callable[[str], None] = lambda remark: None,
+    tell: Callable[[str], None] = lambda _remark: None,
 ) -> EvaluationResult:
     """Evaluates a model on the captions whose images the store has; `out` gets results.json and report.html.
 
@@ -281,7 +281,7 @@ def _word_reader(found: ModelCheckpoint, tokenizer: CaptionTokenizer, leaked: Co
     """
     counts = None if trained_with(found).step is None else read_word_counts(run_of(found))
     if counts is None:
-        return lambda words: {}
+        return lambda _words: {}
     return lambda words: words_alone(words, counts, tokenizer, counted_ids=leaked)
 
 

@@ -386,7 +386,7 @@ def masked_measures(
     seed: int,
     batch_size: int,
     device: torch.device,
-    alone: Callable[[HiddenWords], Mapping[str, float]] = lambda words: {},
+    alone: Callable[[HiddenWords], Mapping[str, float]] = lambda _words: {},
     progress: Callable[[], None] = lambda: None,
 ) -> list[CaptionMeasure]:
     """Losses and accuracies of hidden words and regions in pairs that belong together.

@@ -195,7 +195,7 @@ def _of_picture(record: RegionRecord | None, seen: _Seen) -> list[float]:
     return [
         record.num_regions, float((best >= _SURE).sum()), sum(score >= _SEEN for score in seen.scores.values()),
         len(seen.counts), float(best[0]), float(best[:5].mean()), max(seen.areas.values(), default=0.0),
-        max(record.height, record.width) / min(record.height, record.width), 
+        max(record.height, record.width) / min(record.height, record.width),
         float(np.log(record.height * record.width)),
     ]  # fmt: skip
 

@@ -101,9 +101,8 @@ def negatives(
     by_class: dict[int, list[str]] = defaultdict(list)
     by_site: dict[str, list[str]] = defaultdict(list)
     for pair in right:
-        if pair.image not in by_image:
-            if pair.image in top_class:
-                by_class[top_class[pair.image]].append(pair.image)
+        if pair.image not in by_image and pair.image in top_class:
+            by_class[top_class[pair.image]].append(pair.image)
         by_image[pair.image].append(pair)
         for place in places_of(pair.page):
             by_site[place].append(pair.image)

@@ -156,7 +156,7 @@ def _bug(kind: str, line: str, where: str) -> FailureLine:
     message = f"{kind}: {line}" if line else kind
     return FailureLine(
         _cut(f"unexpected error: {message}{where}")
-        + "; this is a fault of roibeam: run the command again with `roibeam --debug ...` and report what it prints",
+        + "; this is a fault of roibeam: please report it with what `roibeam --report` prints",
         is_expected=False,
     )
 

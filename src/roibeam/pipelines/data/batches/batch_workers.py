@@ -248,7 +248,7 @@ def batches_ahead(
         yield readers[made.worker].read(made.written)
 
 
-def _leave_signals(worker: int) -> None:
+def _leave_signals(_worker: int) -> None:
     """Ctrl-C reaches all processes of a terminal, a launcher's SIGTERM all of a session or job; the one that trains
     decides what becomes of it, and needs batches to come to an end. It ends its workers with SIGTERM too.
     """

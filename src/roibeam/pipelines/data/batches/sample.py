@@ -104,7 +104,7 @@ def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) ->
         )
     sums = rows.numpy().sum(axis=1)
     # The release silently drops a region whose distribution is further off than this.
-    if not (0.9 < sums.min() and sums.max() < 1.1):
+    if not (sums.min() > 0.9 and sums.max() < 1.1):
         worst = sums[np.abs(sums - 1).argmax()]
         raise ValueError(
             f"record {record.image_id!r}: a class distribution sums to {worst:.3f}, not 1; was the background removed?"

@@ -319,7 +319,7 @@ class _Images:
                 raise ValueError(self._first_bad[member] + all_of_them)
 
 
-def _add_category(names: dict[int, str], entry: dict[str, Any], index: int) -> None:
+def _add_category(names: dict[int, str], entry: dict[str, Any], _index: int) -> None:
     number = _value(entry, "id", int)
     if number in names:
         raise _SameIdError(f": two categories have the id {number}")

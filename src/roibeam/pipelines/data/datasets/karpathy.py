@@ -111,7 +111,7 @@ def has_columns(path: str) -> bool:
     with open(path, "rb") as file:
         first = file.readline(MAX_LINE_BYTES).decode("utf-8-sig", "replace")
     names = {name.strip().strip('"').lower() for name in first.split(",")}
-    return _COLUMNS <= names
+    return names >= _COLUMNS
 
 
 def _json_entries(path: str) -> Iterator[tuple[int, Any]]:

@@ -63,7 +63,7 @@ _NEEDED = {
         "--project": "my-project",
         "--region": "us-central1",
         "--temp_location": "gs://bucket/tmp",
-        "--sdk_container_image": "us-docker.pkg.dev/my-project/roibeam/worker:0.1",
+        "--sdk_container_image": "us-docker.pkg.dev/my-project/roibeam/worker:0.2",
     },
 }
 _NEEDED_WORDS = {"flink": ", the JobManager's REST address"}

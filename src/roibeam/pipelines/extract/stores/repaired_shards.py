@@ -259,9 +259,9 @@ class _NewAttempt:
         counts.compared.merge(self._compared)
         if self._compared.other:
             return None
-        if old is not None and not self._state.is_damaged:
-            if summary.content_digest == old.content_digest and tuple(self._letters) == old.dead_letters:
-                return None
+        found = (summary.content_digest, tuple(self._letters))
+        if old is not None and not self._state.is_damaged and found == (old.content_digest, old.dead_letters):
+            return None
         counts.copied += self._copied
         failed = {letter.image_id for letter in self._letters}
         tried_again = {letter.image_id for letter in old.dead_letters} & self._chosen if old else set()

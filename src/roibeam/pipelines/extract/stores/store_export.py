@@ -130,7 +130,7 @@ def export_store(
             found = found.with_names(*names) if exact is None else for_store(exact, opened, dtype)
             layout = layout or _imported_layout(found, opened)
             plan = json.dumps([opened.manifest.content_digest, found.name, layout])
-            with _written_to(out, found, plan, scratch) as path:
+            with _written_to(out, plan, scratch) as path:
                 _tell_losses(found, opened, layout)
                 each = opened.scan(check=True) if exact is None else in_key_order(opened)
                 left_out = found.write(
@@ -171,7 +171,7 @@ def _tell_losses(found: FeatureFormat, store: FeatureStore, layout: str | None) 
 
 
 @contextmanager
-def _written_to(out: StoreLocation, found: FeatureFormat, plan: str, scratch: str | None) -> Iterator[Path]:
+def _written_to(out: StoreLocation, plan: str, scratch: str | None) -> Iterator[Path]:
     """Path to write the export to: its own, or a scratch folder that it is uploaded from when the block ends well. The
     files of a folder come one by one; while they do, a note with `plan` lies beside them, by which a stopped upload
     goes on."""

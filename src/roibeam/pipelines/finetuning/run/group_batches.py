@@ -181,7 +181,7 @@ class GroupBatches:
         own = self._read(image_id)
         record = bare_record(own, np.zeros((0, 4), np.float32), width=own.features.shape[1])
         made._regions = RegionChoice(None, self._task, self._options)
-        made._read, made._blind = lambda name: record, True
+        made._read, made._blind = lambda _name: record, True
         return made
 
     def with_photos(self, photos: GroupPhotos) -> GroupBatches:

@@ -63,7 +63,7 @@ class TaskLoss:
     right: Callable[[Tensor, Tensor], SumCount] = lambda scores, targets: _best_is_right(scores, targets)
 
 
-def _soft(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
+def _soft(groups: Sequence[TaskGroup], _inputs: VLBatch, num: int) -> Tensor:
     """(G, N): a group's target maps places of labels to 0..1."""
     targets = torch.zeros(len(groups), num)
     for row, group in enumerate(groups):
@@ -72,12 +72,12 @@ def _soft(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
     return targets
 
 
-def _number(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
+def _number(groups: Sequence[TaskGroup], _inputs: VLBatch, _num: int) -> Tensor:
     """(G,) long: a group's target is a number."""
     return torch.tensor([int(group.target) for group in groups])
 
 
-def _value(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
+def _value(groups: Sequence[TaskGroup], _inputs: VLBatch, _num: int) -> Tensor:
     """(G, 1) float: a group's target is a value."""
     return torch.tensor([[float(group.target)] for group in groups])
 
@@ -102,7 +102,7 @@ def _grounded(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
 
 
 def _grounding_term(per: str) -> Callable[[Tensor, Tensor, Tensor], SumCount]:
-    def term(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
+    def term(scores: Tensor, targets: Tensor, _real: Tensor) -> SumCount:
         found = grounding_loss(scores, targets)
         return found if per == "captions" else SumCount(found.total, (targets.sum(dim=-1) > 0).sum())
 
@@ -134,19 +134,19 @@ def _right_boxes(rules: Mapping[str, Any]) -> Targets:
     return targets
 
 
-def _all(targets: Tensor, real: Tensor) -> int:
+def _all(targets: Tensor, _real: Tensor) -> int:
     return len(targets)
 
 
-def _labelled(targets: Tensor, real: Tensor) -> int:
+def _labelled(targets: Tensor, _real: Tensor) -> int:
     return int((targets != IGNORE_INDEX).sum())
 
 
-def _with_target(targets: Tensor, real: Tensor) -> int:
+def _with_target(targets: Tensor, _real: Tensor) -> int:
     return int((targets.sum(dim=-1) > 0).sum())
 
 
-def _soft_ce(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
+def _soft_ce(scores: Tensor, targets: Tensor, _real: Tensor) -> SumCount:
     total = targets.sum(dim=1)
     return soft_cross_entropy(scores, targets / total.clamp(min=1e-6)[:, None], total > 0)
 
@@ -169,7 +169,7 @@ def _regions(per: str, rules: Mapping[str, Any]) -> TaskLoss:
     def term(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
         return region_bce(scores, targets, real, per=per)
 
-    return TaskLoss(_right_boxes(rules), term, _all if per == "rows" else lambda targets, real: int(real.sum()))
+    return TaskLoss(_right_boxes(rules), term, _all if per == "rows" else lambda _targets, real: int(real.sum()))
 
 
 def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
@@ -186,23 +186,25 @@ def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
 LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
     {
         LABEL: {
-            "bce": TaskLoss(_soft, lambda scores, targets, real: answer_bce(scores, targets), _all),
-            "kl": TaskLoss(_soft, lambda scores, targets, real: answer_kl(scores, targets), _all),
+            "bce": TaskLoss(_soft, lambda scores, targets, _real: answer_bce(scores, targets), _all),
+            "kl": TaskLoss(_soft, lambda scores, targets, _real: answer_kl(scores, targets), _all),
             "ce": TaskLoss(_soft, _soft_ce, _with_target),
-            "class": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
+            "class": TaskLoss(_number, lambda scores, targets, _real: cross_entropy(scores, targets), _labelled),
             NUMBER_LOSS: TaskLoss(
-                _value, lambda scores, targets, real: score_regression(scores, targets[:, 0]), _all, "near", _near
+                _value, lambda scores, targets, _real: score_regression(scores, targets[:, 0]), _all, "near", _near
             ),
             "class_bce": TaskLoss(
-                _number, lambda scores, targets, real: class_bce(scores, targets), lambda targets, real: int(real.sum())
+                _number,
+                lambda scores, targets, _real: class_bce(scores, targets),
+                lambda _targets, real: int(real.sum()),
             ),
         },
         CHOICE: {
-            "softmax": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
-            "sigmoid": TaskLoss(_number, _choice_bce, lambda targets, real: int(real.sum())),
-            "multi_class": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _all),
-            "binary": TaskLoss(_number, _choice_bce, lambda targets, real: int(real.sum())),
-            "triplet": TaskLoss(_number, lambda scores, targets, real: triplet_loss(scores, targets), _all),
+            "softmax": TaskLoss(_number, lambda scores, targets, _real: cross_entropy(scores, targets), _labelled),
+            "sigmoid": TaskLoss(_number, _choice_bce, lambda _targets, real: int(real.sum())),
+            "multi_class": TaskLoss(_number, lambda scores, targets, _real: cross_entropy(scores, targets), _all),
+            "binary": TaskLoss(_number, _choice_bce, lambda _targets, real: int(real.sum())),
+            "triplet": TaskLoss(_number, lambda scores, targets, _real: triplet_loss(scores, targets), _all),
             "all_three": TaskLoss(_number, _all_three, _all),
         },
         PHRASE: {
@@ -229,7 +231,9 @@ def loss_named(
         raise ValueError(f"no loss {name!r} of the form {form}; there are {', '.join(known)}")
     if label_weights:
         assert (form, name) == (LABEL, "class"), "the losses of other tasks have no weights"
-        return replace(LOSSES[form][name], term=lambda scores, right, real: cross_entropy(scores, right, label_weights))
+        return replace(
+            LOSSES[form][name], term=lambda scores, right, _real: cross_entropy(scores, right, label_weights)
+        )
     return _regions(name, {"kind": "binary", **region_targets}) if form == REGION else LOSSES[form][name]
 
 

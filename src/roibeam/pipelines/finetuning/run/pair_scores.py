@@ -268,7 +268,7 @@ class PairParts:
                 self._parts.write(number, scores.astype(np.float32))
 
     @torch.inference_mode()
-    def block(self, part: Part, progress: Callable[[int], None] = lambda pairs: None) -> np.ndarray:
+    def block(self, part: Part, progress: Callable[[int], None] = lambda _pairs: None) -> np.ndarray:
         """Scores (texts, images of the fold) in the type of the model, in the order of the fold's images. Raises
         ValueError where a score is not a finite number."""
         texts, count = self._read_texts(part.texts), len(part.texts)

@@ -306,10 +306,10 @@ class TaskSystem:
     classifier: str = "linear"
     pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
     class_input_start: Callable[[Any, int], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
-    reads_input_classes: Callable[[Any], bool] = lambda config: False
+    reads_input_classes: Callable[[Any], bool] = lambda _config: False
     release_heads: Mapping[str, Mapping[str, ReleaseHead]] = field(default_factory=dict)
     photo_whole_image: str = "model"
-    has_whole_image: Callable[[Any], bool] = lambda config: True
+    has_whole_image: Callable[[Any], bool] = lambda _config: True
     parts: tuple[str, ...] = ()
     second_segment: int = 1
     alone: Mapping[str, Any] = field(default_factory=dict)

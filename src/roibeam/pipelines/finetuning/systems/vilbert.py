@@ -85,7 +85,7 @@ def _heads(model: type[nn.Module]) -> dict[str, ReleaseHead]:
     }
 
 
-def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
+def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, _num_images: int) -> list[Span]:
     return parts_with_separators(pieces, parts, last_segment=1 if form == CHOICE else 0)
 
 

@@ -90,7 +90,7 @@ SYSTEM = TaskSystem(
     reads_cut_phrases=True,
     class_input_start=_class_embedding,
     reads_input_classes=lambda config: config.num_region_classes > 0,
-    has_whole_image=lambda config: False,
+    has_whole_image=lambda _config: False,
     unread_alone=(".projection.", ".region_positions.", ".region_segments.", ".classed."),
     release_heads={
         RELEASE: {
@@ -109,7 +109,7 @@ IMAGEBERT_SYSTEM = TaskSystem(
     name="imagebert",
     model_class=ImageBertForPreTraining,
     sizes={"tiny": partial(imagebert_small, **TINY_SIZES), "small": imagebert_small, "base": imagebert_base},
-    text=lambda pieces, parts, form, num_images: parts_with_separators(pieces, parts),
+    text=lambda pieces, parts, _form, _num_images: parts_with_separators(pieces, parts),
     positions=lambda config: config.max_position_embeddings - int(config.final_separator != "none"),
     has_whole_image=lambda config: config.global_feature_size > 0,
     second_segment=0,  # its segments tell text from image

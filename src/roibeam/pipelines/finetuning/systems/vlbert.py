@@ -83,7 +83,7 @@ def _classes(batch: VLBatch) -> Tensor:
     return labels
 
 
-def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
+def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, _num_images: int) -> list[Span]:
     spans = parts_with_separators(pieces, parts, last_segment=_ANSWER if form == CHOICE else 0, join_context=True)
     return [*spans, pieces.mask(_ANSWER), pieces.sep(_ANSWER)] if form == LABEL else spans
 
@@ -102,12 +102,12 @@ def _answers_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
     return _task_config(config, **_UNMASKED, num_answers=num_labels, with_pooler=False)
 
 
-def _choices_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
+def _choices_config(config: VLBertConfig, _num_labels: int) -> VLBertTaskConfig:
     """Settings of cfgs/vcr of the release, without the classes of regions."""
     return _task_config(config, **_UNMASKED, answer_head="1fc", with_pooler=True)
 
 
-def _regions_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
+def _regions_config(config: VLBertConfig, _num_labels: int) -> VLBertTaskConfig:
     """Settings of cfgs/refcoco of the release, where nothing is dropped before the score."""
     return _task_config(config, **_UNMASKED, answer_dropout=0.0, with_pooler=False)
 

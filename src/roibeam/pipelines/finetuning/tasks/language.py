@@ -70,7 +70,7 @@ def glue_task(name: str) -> NamedTask:
     """The task of a name of `GLUE_TASKS`."""
     task = GLUE_TASKS[name]
 
-    def open_task(folder: Path, options: GlueOptions, labels: Sequence[str] | None) -> DownstreamTask:
+    def open_task(folder: Path, options: GlueOptions, _labels: Sequence[str] | None) -> DownstreamTask:
         check_extra(task.name)
 
         def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
@@ -153,7 +153,7 @@ class EntitiesOptions:
         check_least(self, heads=1)
 
 
-def open_entities(folder: Path, options: EntitiesOptions, labels: Sequence[str] | None) -> DownstreamTask:
+def open_entities(folder: Path, options: EntitiesOptions, _labels: Sequence[str] | None) -> DownstreamTask:
     """Flickr30k Entities: Sentences/, Annotations/ and train.txt, val.txt, test.txt in `folder`."""
 
     def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:

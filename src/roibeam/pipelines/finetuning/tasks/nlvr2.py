@@ -50,7 +50,7 @@ class Nlvr2Options:
         check_least(self, max_regions=0)
 
 
-def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None) -> DownstreamTask:
+def open_nlvr2(folder: Path, options: Nlvr2Options, _labels: Sequence[str] | None) -> DownstreamTask:
     """NLVR2 with its official files in `folder`, found by their names."""
     return DownstreamTask(
         name="nlvr2",
@@ -65,7 +65,7 @@ def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None
         labels=LABELS,
         num_images=2,
         splits=SPLITS,
-        regions=lambda group, image, record: input_regions(record.class_scores, options),
+        regions=lambda _group, _image, record: input_regions(record.class_scores, options),
         directly=QuestionRows(lambda texts: text_row(*texts, images=(0, 1)), predicted_labels),
     )
 

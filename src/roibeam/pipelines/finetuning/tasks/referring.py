@@ -460,7 +460,7 @@ def joined_candidates(
 def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str] | None], DownstreamTask]:
     """Function that opens the data set of a name, a key of `SPLITS`."""
 
-    def open_task(folder: Path, options: ReferringOptions, labels: Sequence[str] | None) -> DownstreamTask:
+    def open_task(folder: Path, options: ReferringOptions, _labels: Sequence[str] | None) -> DownstreamTask:
         files = read_referring(folder, name, options)
 
         def read(split: str) -> TaskSplit:
@@ -471,14 +471,14 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
         return DownstreamTask(
             name=name,
             form=REGION,
-            joined=(lambda group, image, record, annotated: joined_candidates(group, record, annotated, options))
+            joined=(lambda group, _image, record, annotated: joined_candidates(group, record, annotated, options))
             if options.annotated_in_training
             else None,
             joins_training_alone=True,
             gives_boxes=options.boxes != STORED_BOXES,
             whole_image=options.whole_image != NONE,
             measured_in_input=options.overlap_in == INPUT,
-            regions=(lambda group, image, record: stored_regions(group, record.boxes, options))
+            regions=(lambda group, _image, record: stored_regions(group, record.boxes, options))
             if options.boxes == STORED_BOXES and options.max_boxes
             else None,
             loss=options.loss,

@@ -291,7 +291,7 @@ class RetrievalOptions:
         return mixes_of(self.distractors)
 
 
-def open_retrieval(folder: Path, options: RetrievalOptions, labels: Sequence[str] | None) -> DownstreamTask:
+def open_retrieval(folder: Path, options: RetrievalOptions, _labels: Sequence[str] | None) -> DownstreamTask:
     """Retrieval with the files of one data set in `folder`, found by their names.
 
     While it trains, a run is judged by which of four images a caption of the validation split means; how it retrieves
@@ -350,5 +350,5 @@ def judge_choice(groups: Sequence[TaskGroup], predictions: Sequence[Prediction])
     return {name: Measure(name, right, images, guess=lambda: sum(by_lot) / len(by_lot))}
 
 
-def _no_answers(*given: object) -> NoReturn:
+def _no_answers(*_given: object) -> NoReturn:
     raise ValueError("retrieval has no answers of single groups; its scores are of all pairs")

@@ -332,7 +332,7 @@ TRAIN, VALIDATION = "train", "val"
 _MAIN = ("Q->AR", "Q->A", "QA->R")  # the first that is there is what a run is judged by
 
 
-def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) -> DownstreamTask:
+def open_vcr(folder: Path, options: VcrOptions, _labels: Sequence[str] | None) -> DownstreamTask:
     """VCR with its official files in `folder`, found by their names; the store has the annotated boxes, in their order.
 
     Rationales are trained for the right answer. Elsewhere they are predicted for each answer, as on the leaderboard,

@@ -351,7 +351,7 @@ def box_selection(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord], 
         max_regions: the whole image counted; 0 = all. Boxes are cut from the end.
     """
 
-    def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
+    def regions(group: TaskGroup, _image: int, record: RegionRecord) -> np.ndarray:
         _check_boxes(group, record)
         numbers = [number for number in group.facts["input_boxes"] if number < record.num_regions]
         return np.array(numbers[: max_regions - 1] if max_regions else numbers, np.int64)
@@ -362,7 +362,7 @@ def box_selection(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord], 
 def joined_image(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord, RegionRecord], JoinedImage]:
     """Function that joins detected regions and then all annotated boxes, see `join_regions`."""
 
-    def joined(group: TaskGroup, image: int, detected: RegionRecord, annotated: RegionRecord) -> JoinedImage:
+    def joined(group: TaskGroup, _image: int, detected: RegionRecord, annotated: RegionRecord) -> JoinedImage:
         _check_boxes(group, annotated)
         own = annotated.features.astype(np.float32), annotated.boxes
         found = join_regions((detected.features.astype(np.float32), detected.boxes), own, max_regions)

@@ -228,7 +228,7 @@ def _without_word(claim: Existence, stream: IntegerStream) -> Existence | None:
     return _with_noun(short, place, attributes=short.nouns[place].attributes - {gone})
 
 
-def _turned(claim: Existence, stream: IntegerStream) -> Existence | None:
+def _turned(claim: Existence, _stream: IntegerStream) -> Existence | None:
     """Returns the same claim from the other end, in other words."""
     short = _short(claim)
     if len(short.nouns) < 2:
@@ -252,7 +252,7 @@ def _other_thing(claim: Existence, stream: IntegerStream) -> Existence | None:
     return _with_noun(short, place, category=stream.pick(others))
 
 
-def _other_way(claim: Existence, stream: IntegerStream) -> Existence | None:
+def _other_way(claim: Existence, _stream: IntegerStream) -> Existence | None:
     """Returns the claim with its things exchanged."""
     short = _short(claim)
     return Existence(short.nouns[::-1], short.relations) if short.relations else None

@@ -321,7 +321,7 @@ def _on_meta(make: Callable[[], AnyModule], most: int) -> AnyModule:
     the largest number of parameters; ten million layers would take hours."""
     count = 0
 
-    def count_one(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    def count_one(_module: nn.Module, _name: str, _parameter: nn.Parameter) -> None:
         nonlocal count
         count += 1
         if count > most:

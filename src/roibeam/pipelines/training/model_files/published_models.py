@@ -75,7 +75,7 @@ class PublishedModel:
     understand: Callable[[State, Mapping[str, Any] | None], Understood]
     rename: Callable[[State, Any], Renamed]
     to_official: Callable[[PreTrainedModel], dict[str, Tensor]]
-    check_sizes: Callable[[PreTrainedModel], tuple[str, ...]] = lambda model: ()
+    check_sizes: Callable[[PreTrainedModel], tuple[str, ...]] = lambda _model: ()
 
 
 def system_of(official: State) -> PublishedModel:
@@ -121,7 +121,7 @@ def count_layers(names: Iterable[str], prefix: str) -> int:
 # --- VL-BERT ---
 
 
-def _rename_vlbert(official: State, config: Any = None) -> Renamed:
+def _rename_vlbert(official: State, _config: Any = None) -> Renamed:
     model_part, encoder = vlbert_checkpoint.split_official(official)
     set_aside = (f"{plural(len(encoder), 'parameter')} of its region encoder set aside",) if encoder else ()
     return Renamed(vlbert_checkpoint.state_from_official(model_part), set_aside)
@@ -399,7 +399,7 @@ VISUALBERT = PublishedModel(
     _has("token_type_embeddings_visual", "visual_token_type_embeddings"),
     VisualBertConfig,
     _understand_visualbert,
-    lambda official, config: Renamed(visualbert_checkpoint.state_from_official(official)),
+    lambda official, _config: Renamed(visualbert_checkpoint.state_from_official(official)),
     lambda model: visualbert_checkpoint.state_to_official(model.state_dict()),
 )
 INTERBERT = PublishedModel(

@@ -60,7 +60,7 @@ def run_plots(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated: st
     alone = [name for name in of_evaluations if name not in of_steps]
     recalls = [name for name in alone if name.endswith(_RECALLS)]
     for direction in dict.fromkeys(name.rpartition("_")[0] for name in recalls):
-        yield _recall_plot(direction, [name for name in recalls if name.startswith(direction)], evaluations, levels)
+        yield _recall_plot([name for name in recalls if name.startswith(direction)], evaluations, levels)
     for name in (name for name in alone if name not in recalls):
         yield _measure_plot(name, (), evaluations, levels, evaluated=evaluated)
     for name in _RATES:
@@ -130,7 +130,7 @@ def step_series(name: str, lines: Lines, *, first_step: int = 0) -> Iterator[Ser
     yield Series("running mean", x.tolist(), _smoothed(y).tolist())
 
 
-def _recall_plot(direction: str, names: Sequence[str], evaluations: Lines, levels: Levels) -> Plot:
+def _recall_plot(names: Sequence[str], evaluations: Lines, levels: Levels) -> Plot:
     series, chance = [], levels.get(CHANCE, {})
     for colour, name in enumerate(names):
         x, y = _column(evaluations, name)
