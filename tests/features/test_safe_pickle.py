@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from soak_share import SHARE
 
-from roibeam.features.safe_pickle import UnsafePickleError, load_pickle, loads_pickle
+from roibeam.features.pickle_values import UnsafePickleError
+from roibeam.features.safe_pickle import load_pickle, loads_pickle
 
 PROTOCOLS = range(6)
 

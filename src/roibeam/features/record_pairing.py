@@ -13,7 +13,8 @@ from typing import Self
 
 import numpy as np
 
-from roibeam.features.exchange.formats import FeatureFile, format_of, recognise
+from roibeam.features.exchange.entry_file import FeatureFile
+from roibeam.features.exchange.formats import format_of, recognise
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.reading.temporary_copy import IndexedIds
 from roibeam.features.record.fingerprint import ABSENT, IMPORTED_PREFIX, Fingerprint, has_classes, num_classes_of

@@ -258,7 +258,7 @@ def _lmdb_problem(reader: ShardReader, row: int, small: _Entry, large: _Entry) -
     image_id = key.decode("utf-8", "replace")
     if not bytes(small[0]) == bytes(large[0]) == key:
         what: str | None = f"LMDB has {bytes(small[0])!r} and {bytes(large[0])!r} in its place"
-    elif reader.values_at(row) != (small[1], large[1]):
+    elif reader.values_at(row) != (bytes(small[1]), large[1]):
         what = "LMDB and the offset index lead to different bytes"
     else:
         what = record_problem(reader, row, image_id)

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from roibeam.extraction.network.state import renamed
 from roibeam.extraction.weights.sources import container_of
-from roibeam.features.safe_pickle import UnsafePickleError, load_pickle
+from roibeam.features.pickle_values import UnsafePickleError
+from roibeam.features.safe_pickle import load_pickle
 from roibeam.messages import first_line, printable
 
 _MAX_SIDES = 4  # of a blob

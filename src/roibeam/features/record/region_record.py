@@ -248,7 +248,7 @@ class RegionRecord:
         dtypes = (top.class_ids.dtype, top.probabilities.dtype, top.rest.dtype)
         if shapes != ((num_regions, k), (num_regions, k), (num_regions,)) or not 1 <= k <= top.num_classes + 1:
             raise ValueError(f"record {self.image_id!r}: top-k distribution of shapes {shapes}, {num_regions} regions")
-        if dtypes != (np.uint16, np.float16, np.float16):
+        if dtypes != (np.dtype(np.uint16), np.dtype(np.float16), np.dtype(np.float16)):
             raise ValueError(f"record {self.image_id!r}: top-k distribution must be uint16, float16, float16: {dtypes}")
         if num_regions and int(top.class_ids.max()) > top.num_classes:
             raise ValueError(f"record {self.image_id!r}: top-k distribution names a class beyond {top.num_classes}")
