@@ -23,9 +23,9 @@ from roibeam.features.exchange.entry_record import EntryError, described
 from roibeam.features.exchange.export_output import remove_others
 from roibeam.features.exchange.npy_files import plain_pickle
 from roibeam.features.folders.durable_files import fsync_folder
+from roibeam.features.pickle_values import UnsafePickleError
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.pickle_values import UnsafePickleError
 from roibeam.features.safe_pickle import loads_pickle
 from roibeam.features.shard.lmdb_file import COMMIT_BYTES, GrowingLmdb, LmdbPages
 from roibeam.messages import plural, printable

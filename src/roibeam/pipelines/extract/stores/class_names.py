@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from roibeam.features.exchange.formats import FeatureFile
+from roibeam.features.exchange.entry_file import FeatureFile
 from roibeam.features.record.fingerprint import ABSENT, detector_part, has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from roibeam.extraction.photos.image_ref import read_local_file
+from roibeam.features.comparison_result import ImageComparison, StoreComparison
 from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.region_drawing import label_of, name_of
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.record_pairing import RecordSource, match_regions
-from roibeam.features.store_comparison import ImageComparison, StoreComparison
 from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.data.datasets.photo_folders import list_folder
 from roibeam.pipelines.data.image_table import ImageFinder

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from roibeam.features.store_comparison import ImageComparison, StoreComparison
+from roibeam.features.comparison_result import ImageComparison, StoreComparison
 from roibeam.messages import plural, printable
 from roibeam.pipelines.common.charts import DrawnBox, box_canvas
 from roibeam.pipelines.common.page_layout import Banner, rendered

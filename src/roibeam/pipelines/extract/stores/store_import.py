@@ -13,7 +13,8 @@ from pathlib import Path
 
 from roibeam.features.annotations import write_annotations
 from roibeam.features.exchange.check_report import CheckReport
-from roibeam.features.exchange.formats import FeatureFile, format_named, format_of
+from roibeam.features.exchange.entry_file import FeatureFile
+from roibeam.features.exchange.formats import format_named, format_of
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.folders.local_folder import output_folder
