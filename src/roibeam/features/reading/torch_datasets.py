@@ -478,7 +478,7 @@ def _refuse_to_collate(_batches: Sequence[_StreamedBatch], **_options: object) -
     raise ValueError("a RegionIterable makes whole batches: give DataLoader(dataset, batch_size=None)")
 
 
-class RegionIterable(_Resumable, IterableDataset[Any]):
+class RegionIterable(_Resumable, IterableDataset):  # type: ignore[type-arg]  # object has no [Any] without torch
     """A stream of batches, see `TensorBatches`; hand it to a DataLoader with `batch_size=None`.
 
     Worker w of W makes batches w, w + W, ... of its rank, and a DataLoader takes them from its workers in turn, so the
