@@ -148,7 +148,10 @@ def test_answers_are_the_majority_ones_or_a_file(tmp_path: Path) -> None:
     assert raw.labels == ("cat", "dog")
     read = raw.read("train")
     assert [group.target for group in read.groups] == [{0: 1.0}, {0: 1.0}, {}, {}, {}]
-    assert read.notes == ("train: 3 questions (60.0%) have no answer among the labels",)
+    assert read.notes == (
+        "train: 3 questions (60.0%) have no answer among the labels: answers of at least 2 training questions; --set "
+        "vqa.min_occurrence=1 takes all",
+    )
     assert read.groups[0].images == ("COCO_train2014_000000000000",)
     normalised = open_vqa(data, VqaOptions(min_occurrence=2, targets="normalised"), None).read("train")
     assert [group.target for group in normalised.groups][2:] == [{1: 1.0}, {1: 1.0}, {}]

@@ -126,7 +126,14 @@ def test_a_pretrained_run_and_a_choice_by_words(roibeam: Cli, captioned: Path) -
     assert len(every) == 8 and all(row["caption"] and row["region"] is None for row in every)
     some = told(roibeam("search", *asked, "--among", 3, "--json"))
     assert some["searched"] == len(some["found"]) == 3
-    assert "chose 3 of 8 photos by words of captions and class names: a (" in some["notes"][-1]
+    assert any("chose 3 of 8 photos by words of captions and class names: a (" in note for note in some["notes"])
+    assert "a score above 0 means that the model takes sentence and photo for a pair" in some["notes"]
+    poor = json.loads((captioned / "imagebert" / "summary.json").read_text())
+    poor["intervals"]["matching_accuracy"] = [0.5, 0.7]
+    (captioned / "imagebert" / "summary.json").write_text(json.dumps(poor))
+    words = (captioned / "store", "zebra xylophone", *asked[2:], "--json")
+    notes = told(roibeam("search", *words))["notes"]
+    assert any("at chance" in note for note in notes) and any("zebra" in note for note in notes), notes
     for row in some["found"]:
         assert row["score"] == pytest.approx(scores(every)[row["image_id"]], abs=1e-5)
     words = (captioned / "store", "zyx", *asked[2:], "--among", 3)

@@ -32,6 +32,7 @@ from roibeam.pipelines.common.compute import check_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.common.image_ids import forms_of
 from roibeam.pipelines.common.page_layout import check_page_file, rendered
+from roibeam.pipelines.common.statistics.verdict import sentence_of, verdict_of
 from roibeam.pipelines.data.captions.caption_files import read_annotations
 from roibeam.pipelines.extract.one_photo import not_there
 from roibeam.pipelines.extract.store_page import config_part, warning_of_store
@@ -39,6 +40,8 @@ from roibeam.pipelines.finetuning.run.finetune_request import best_of_seeds
 from roibeam.pipelines.finetuning.run.predict_request import FINETUNING, predicts_pairs, reads_photos, task_checkpoint
 from roibeam.pipelines.training.model_files.model_folder import FoundModel, model_folder
 from roibeam.pipelines.training.run_folder.folder import saved_config
+from roibeam.pipelines.training.run_folder.run_summary import read_summary
+from roibeam.pipelines.training.run_folder.stages import furthest_stage
 
 _INDEX_FROM = 100_000  # photos above which an index is advised
 _BOXES, _CLASSES = 6, 4  # of a photo that are drawn, and named
@@ -74,6 +77,7 @@ def search_store(request: SearchRequest) -> SearchResult:
             if request.among is not None:
                 ids = photos_by_words(store, request.text, request.among, notes)
             scores = match_scores(request, run, store, ids, notes)
+            notes += _of_matching(Path(request.model), is_task=run is not None)
             best = np.argsort(-scores, kind="stable")[: request.top]
             hits, by, searched = [Hit(ids[each], WHOLE, float(scores[each])) for each in best], request.model, len(ids)
         query = f"{request.text or request.region or request.photo}, by {by}"
@@ -134,6 +138,19 @@ def _checked(request: SearchRequest) -> FoundModel | None:
         named.look(lambda: _check_store(request))
     named.check()
     return run
+
+
+def _of_matching(model: Path, *, is_task: bool) -> list[str]:
+    """Meaning of the scores, and a warning where the last evaluation of the run was not better than chance at them."""
+    notes = [] if is_task else ["a score above 0 means that the model takes sentence and photo for a pair"]
+    summary = read_summary(furthest_stage(model))
+    poor = [
+        sentence_of(figure)
+        for figure in (() if summary is None else summary.figures)
+        if figure.name in ("matching_accuracy", "text_to_image_r1")
+        and verdict_of(figure) in ("at chance", "below chance")
+    ]
+    return [*notes, *(f"the last evaluation of {model}: {each}; the order means little" for each in poor)]
 
 
 def _run_of_retrieval(model: Path) -> FoundModel | None:

@@ -49,7 +49,7 @@ from roibeam.pipelines.finetuning.run.predict_run import TrainedTask
 from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
 from roibeam.pipelines.training.model_files.model_folder import FoundModel
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
-from roibeam.pipelines.training.model_files.tokenizer import EncodedCaption
+from roibeam.pipelines.training.model_files.tokenizer import EncodedCaption, unknown_notes
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,9 @@ def match_scores(
             else:
                 notes += check_feature_space(run, store)
                 trained = TrainedTask.read(run, Path())
-                network, batches = trained.network.module, trained.batches(store, trained.tokenizer())
+                tokenizer = trained.tokenizer()
+                notes += unknown_notes(tokenizer, "the sentence", [request.text], stops=False)
+                network, batches = trained.network.module, trained.batches(store, tokenizer)
                 batches.check(groups[0])
             every = np.arange(len(groups))
             plan = plan_pairs(batches, groups[:1], groups, [FoldPairs(every[:1], every, every[:1])])
@@ -97,6 +99,7 @@ def _pretrained(
     model = pretraining_model(found, named=f"--model {request.model}", verb="search with")
     notes += [*found.changes, *check_feature_space(found, store)]
     tokenizer = tokenizer_of(found)
+    notes += unknown_notes(tokenizer, "the sentence", [request.text], stops=False)
     check_task(model.config, None)
     try:
         network = MatchModel(model).eval()

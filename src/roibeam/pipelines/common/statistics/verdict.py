@@ -108,9 +108,9 @@ NOT_KNOWN = (
     "was evaluated by an earlier version. roibeam evaluate, or roibeam score of a task, measures it."
 )
 AT_CHANCE = (
-    "The model learned nothing that can be told from chance. What helps, in this order: more training steps (a small "
-    "model needs some 2,000), more training data, another learning rate (the training loss falls where it is right). "
-    "Where intervals are wide, evaluate more images."
+    "The model learned nothing that can be told from chance. While the training loss falls, more steps help (a small "
+    "model needs some 2,000); where it does not fall, another learning rate; where it is low already, more training "
+    "data. Where intervals are wide, evaluate more images."
 )
 BESIDE = "beside"  # key of evaluation.jsonl: intervals and baselines of its numbers
 _KEPT = ("low", "high", "chance", "items")  # of each number, there

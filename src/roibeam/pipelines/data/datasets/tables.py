@@ -311,7 +311,9 @@ def table_of(folder: Path, split: str) -> Path:
         names = ", ".join(f"{split}{kind}" for kind in TASK_TABLE_KINDS)
         what = "no" if not found else "more than one"
         kind = ValueError if found else MissingFileError
-        raise kind(f"--data {str(folder)!r} holds {what} table of the split {split}: expected one of {names}")
+        others = ", ".join(path.name for path in tables_in(folder) if path not in found)
+        more = f"; it holds {others}, and predict takes another split by --split" if others else ""
+        raise kind(f"--data {str(folder)!r} holds {what} table of the split {split}: expected one of {names}{more}")
     return found[0]
 
 

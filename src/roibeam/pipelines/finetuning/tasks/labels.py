@@ -217,6 +217,8 @@ def _labels(path: Path, rows: Rows, min_occurrence: int) -> dict[str, int]:
     """The labels, in their order, and how many rows each has."""
     counts = Counter(row.label for row in rows(path) if row.label is not None)
     found = sorted(label for label, times in counts.items() if times >= min_occurrence)
+    if not counts:
+        raise ValueError(f"{str(path)!r}: no row has a label in a column label; for columns of answers: --task vqa")
     if len(found) < 2:
         raise ValueError(f"{str(path)!r}: {plural(len(found), 'label')} in its column label; expected at least 2")
     return {label: counts[label] for label in found}

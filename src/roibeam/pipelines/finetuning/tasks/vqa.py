@@ -381,16 +381,18 @@ def _read(folder: Path, split: str, labels: Sequence[str], options: VqaOptions) 
     if not groups:
         raise ValueError(f"{split}: no question is left; {options.minival_questions} are the minival")
     overlap = overlap_note(split, options.train)
-    return TaskSplit(groups, tuple(paths), (*_unanswerable(split, groups), *([overlap] if overlap else [])))
+    return TaskSplit(groups, tuple(paths), (*_unanswerable(split, groups, options), *([overlap] if overlap else [])))
 
 
-def _unanswerable(split: str, groups: Sequence[TaskGroup]) -> list[str]:
+def _unanswerable(split: str, groups: Sequence[TaskGroup], options: VqaOptions) -> list[str]:
     """Note on questions without an answer among the labels, if there are any."""
     without = sum(group.target == {} for group in groups)
     if not without:
         return []
     share = without / len(groups)
-    return [f"{split}: {plural(without, 'question')} ({share:.1%}) have no answer among the labels"]
+    least = options.min_occurrence
+    why = f": answers of at least {least} training questions; --set vqa.min_occurrence=1 takes all" if least > 1 else ""
+    return [f"{split}: {plural(without, 'question')} ({share:.1%}) have no answer among the labels{why}"]
 
 
 def _questions(files: VqaFiles, options: VqaOptions) -> Iterator[tuple[VqaInput, VqaLabels | None]]:
@@ -530,7 +532,7 @@ def _read_table(path: Path, split: str, labels: Sequence[str], options: VqaOptio
         )
         for row in (_answered_rows(path) if split == "train" else read_answer_table(path))
     ]
-    return TaskSplit(groups, (path,), tuple(_unanswerable(split, groups)))
+    return TaskSplit(groups, (path,), tuple(_unanswerable(split, groups, options)))
 
 
 def _target(answers: Sequence[str], labels: Sequence[str], options: VqaOptions) -> dict[int, float]:
