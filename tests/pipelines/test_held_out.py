@@ -257,7 +257,7 @@ def test_whole_splits_are_known_by_the_names_of_their_images() -> None:
     line = reported_by_name([*others, *named, "test2-850-0-img1"])
     assert line is not None and line.startswith(
         "4 images of validation and test splits, as their names say: 2 of COCO's val2014 (VQA v2's val; Karpathy's val "
-        "and test are a part); 1 of COCO's val2017; 1 of NLVR2's test2. What is measured"
+        "and test are a part); 1 of COCO's val2017; 1 of NLVR2's test2. Results on these"
     )
     assert reported_by_name(others) is None
 
@@ -413,6 +413,7 @@ def test_pretrain_refuses_held_out_images_or_leaves_them_out(
     assert "2 captioned images left out as held out" in done.err
     facts = json.loads(pretrain("c", "--held-out", rule, "--drop-held-out", "--json").out)
     assert facts["sources"][0]["held_out"]["leaked"] == 2 and facts["sources"][0]["join"]["joined"] == 4
+    assert facts["sources"][0]["images"] == 2 and "of 2 images in" in (tmp_path / "c" / "report.html").read_text()
     assert facts["notes"][-1] == "2 captioned images left out as held out" and len(facts["notes"]) == 2
 
     # A Karpathy file's own captions of other splits are left out without a word; those of another store are not.

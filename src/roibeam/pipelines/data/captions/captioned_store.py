@@ -195,6 +195,7 @@ class JoinedSource:
             "numerics": self.store.fingerprint.numerics,
             "weight": self.source.weight,
             "captions": len(self.rows),
+            "images": len(self.rows.captioned_ids()),
             "join": self.join.to_json(),
             "held_out": None if self.leaks is None else self.leaks.to_json(),
         }

@@ -236,7 +236,8 @@ def data_sentence(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]])
     sources = recorded.get("sources")
     if sources:
         captions = sum(each["captions"] for each in sources)
-        images = sum(each["join"]["found_images"] for each in sources)
+        # Runs of earlier versions recorded only the images that the file and the store share, held-out ones too.
+        images = sum(each.get("images", each["join"]["found_images"]) for each in sources)
         stores = str(sources[0]["store"]) if len(sources) == 1 else plural(len(sources), "store")
         way = "end to end " if "end_to_end" in config["task"].get("model", {}) else ""
         return f"{way}on {plural(captions, 'caption')} of {plural(images, 'image')} in {stores}"
