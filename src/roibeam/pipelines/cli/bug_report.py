@@ -29,13 +29,14 @@ _GPUS = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format
 _GPU_SECONDS = 10
 _HIDDEN = "[hidden]"
 _SECRET = r"(?:token(?![a-z])|secret|passw(?:or)?d|passphrase|credential|authorization|signature|api_?key|access_?key)"
+_WORD = r"[\w-]{0,100}"  # bounded: else a long run of letters takes the square of its length
 _SECRETS = (
-    (r"\b([a-z][a-z0-9+.-]*://)[^\s/@'\"]+@", rf"\1{_HIDDEN}@"),  # a user and a password in a URL
-    (r"\b([a-z][a-z0-9+.-]*://[^\s?#'\"]*[?#])(?!sha256=)[^\s'\"]+", rf"\1{_HIDDEN}"),  # a URL that is signed
+    (r"\b([a-z][a-z0-9+.-]{0,20}://)[^\s/@'\"]+@", rf"\1{_HIDDEN}@"),  # a user and a password in a URL
+    (r"\b([a-z][a-z0-9+.-]{0,20}://[^\s?#'\"]*[?#])(?!sha256=)[^\s'\"]+", rf"\1{_HIDDEN}"),  # a URL that is signed
     (r"\b(?:hf_|gh[a-z]_|github_pat_|glpat-|sk-|xox[a-z]-|AKIA|ASIA|AIza|ya29\.|eyJ)[\w.-]{8,}", _HIDDEN),
     (r"\b(bearer|basic)(\s+)[\w.+/=~-]{16,}", rf"\1\2{_HIDDEN}"),
-    (rf"(--[\w-]*{_SECRET}[\w-]*(?:=|\s+))('[^']*'|\"[^\"]*\"|\S+)", rf"\1{_HIDDEN}"),
-    (rf"([\w-]*{_SECRET}[\w-]*['\"]?\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s,;)}}]+)", rf"\1{_HIDDEN}"),
+    (rf"(--{_WORD}{_SECRET}{_WORD}(?:=|\s+))('[^']*'|\"[^\"]*\"|\S+)", rf"\1{_HIDDEN}"),
+    (rf"({_WORD}{_SECRET}{_WORD}['\"]?\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s,;)}}]+)", rf"\1{_HIDDEN}"),
 )
 _NAME_OF_SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|AUTH|KEY", re.IGNORECASE)
 _SHORTEST_SECRET = 6  # characters of a variable's value; the shorter ones are switches
@@ -57,7 +58,8 @@ def bug_report() -> str:
 def keep_last_error(error: BaseException) -> None:
     """Writes an unexpected error and its command, for the next `bug_report`."""
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    trace = redacted("".join(traceback.format_exception(error)))[-_MOST_CHARACTERS:]
+    trace = "".join(traceback.format_exception(error))[-4 * _MOST_CHARACTERS :]  # more than is kept: no secret is cut
+    trace = redacted(trace)[-_MOST_CHARACTERS:]
     # Each word before quotes come around it, then the whole for options and their values.
     command = redacted(on_a_line(typed_again([redacted(word) for word in sys.argv])))
     text = f"{when}, roibeam {__version__}: {command}\n{trace}"
