@@ -306,6 +306,7 @@ def test_what_it_started_from_is_on_page_terminal_and_in_json(roibeam, tmp_path,
     ok(roibeam("detector", "train", first, *command_options))
     folder = first / "checkpoints" / "step-00000004" / "model"
     labels, sizes, once = command_options[:2], command_options[6:], ("--steps", 1, "--warmup-steps", 0)
+    assert read_detector_folder(folder.parent) == read_detector_folder(folder)  # a checkpoint stands for its detector
     done = ok(roibeam("detector", "train", second, *labels, *sizes, *once, "--weights", folder))
     told = f"{folder} (step 4 of the run {first})"
     assert f"started from {told}" in done.out and told in (second / "report.html").read_text()

@@ -465,3 +465,15 @@ def test_errors_carry_no_control_characters(tmp_path: Path, make: object) -> Non
     with pytest.raises(ValueError, match=r"\\x1b|two images|a\.jpg") as error:
         open_source(str(make(tmp_path)))  # type: ignore[operator]
     assert str(error.value).isprintable()
+
+
+def test_a_list_without_captions_names_the_columns_that_are_not_read(tmp_path: Path) -> None:
+    """Guards that captions under another name do not vanish without a word."""
+    (tmp_path / "list.csv").write_text("image,text_of_it,label\na.jpg,a dog,dog\n")
+    (tmp_path / "a.jpg").write_bytes(b"")
+    source = open_source(str(tmp_path / "list.csv"), image_root=str(tmp_path))
+    assert [(each.captions, each.labels) for each in source.images] == [((), ("dog",))]
+    (note,) = source.notes
+    assert "no column of captions among text_of_it; --caption-column names one" in note
+    read = open_source(str(tmp_path / "list.csv"), image_root=str(tmp_path), caption_column="text_of_it")
+    assert [each.captions for each in read.images] == [("a dog",)] and not read.notes

@@ -131,6 +131,21 @@ def test_dead_letters_travel_unless_another_store_has_the_image(tmp_path: Path) 
     assert summary.manifest.num_dead_letters == 4 and summary.failures == {} and summary.failed_share == 0
 
 
+def test_a_merge_of_parts_names_those_that_are_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Guards that an array of jobs of which one never began does not join as if it were whole."""
+    for part in (1, 2, 3):
+        folder = tmp_path / str(part)
+        folder.mkdir()
+        write_shard(folder, 0, records([part]))
+        config = {"source": {"location": "/tars", "part": f"{part}/3 of 9 archives"}}
+        publish_store(folder, [0], fingerprint=FINGERPRINT, config=config)
+    copy_store([tmp_path / "1", tmp_path / "3"], tmp_path / "two")
+    assert "/tars: of its 3 parts the stores lack 2; their images are missing" in caplog.text
+    caplog.clear()
+    copy_store([tmp_path / "1", tmp_path / "2", tmp_path / "3"], tmp_path / "all")
+    assert "parts" not in caplog.text
+
+
 def test_stores_that_do_not_belong_together(tmp_path: Path) -> None:
     left = store_with(tmp_path / "left", records(range(3)))
     for name, change, match in (

@@ -219,6 +219,8 @@ def calls_with_unfit_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         *(WrongCall((*words, folder / "other.csv"), "no column for the image; expected one called image_path")
           for words, option in reads_captions if option == "--captions"),
         *(WrongCall(("extract", folder / f"zero.{kind}", out, "--detector", "toy"), zero) for kind in ("txt", "csv")),
+        WrongCall(("extract", store, out, "--detector", "toy"), "is a store of features; name the photos"),
+        WrongCall(("extract", photos), "missing argument: expected SOURCE... OUT", 2),
         WrongCall(("extract", empty, out, "--detector", "toy"), "the folder is empty; expected photos (.jpg, .png"),
         WrongCall((*toy, captions, "--photos", empty), no_photos),
         WrongCall(("pretrain", out, "--store", store, "--captions", captions, *joint), no_photos),

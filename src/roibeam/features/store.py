@@ -518,6 +518,8 @@ def _instead(folder: Path) -> str:
         return "the folder is empty"
     if (folder / PLAN_NAME).exists():
         return "a run of roibeam extract has begun it and finished nothing: run the same command again"
+    if (folder / "checkpoints").is_dir():
+        return f"{STORE_MANIFEST_NAME} is missing; it is the folder of a training run"
     if any(path.suffix.lower() in _PHOTOS for path in islice(folder.iterdir(), 100)):
         return f"{STORE_MANIFEST_NAME} is missing, and photos are there, of which roibeam extract makes a store"
     return f"{STORE_MANIFEST_NAME} is missing"

@@ -70,11 +70,15 @@ def describe_detector(
 
 
 def read_detector_folder(folder: str | Path) -> DetectorFolder:
-    """Reads `config.json` of a folder, of a shipped detector (`SHIPPED`), or of the newest checkpoint of a run of
-    `roibeam detector train`, and checks that the weights exist."""
+    """Reads `config.json` of a folder, of a shipped detector (`SHIPPED`), of a checkpoint, or of the newest one
+    of a run of `roibeam detector train`, and checks that the weights exist."""
     place = SHIPPED.get(str(folder), Path(folder).expanduser())
     if not (place / WEIGHTS_NAME).is_file():
-        place = max(place.glob("checkpoints/step-*/model"), default=place)
+        place = (
+            place / "model"
+            if (place / "model").is_dir()
+            else max(place.glob("checkpoints/step-*/model"), default=place)
+        )
     path, weights = place / CONFIG_NAME, place / WEIGHTS_NAME
     if not place.exists():
         raise ValueError(f"detector {str(folder)!r} is unknown: no such folder; {name_hint(str(folder), [*SHIPPED])}")

@@ -250,6 +250,14 @@ class HelpedCommand(TyperCommand):
             # Its class depends on the version of typer.
             if wrong := _wrong_number(self, getattr(error, "param", None), own):
                 return cast(list[str], ctx.fail(wrong))
+            if getattr(getattr(error, "param", None), "nargs", 1) == -1:
+                # The parser calls the first one missing, whichever it is.
+                names = " ".join(
+                    f"{each.metavar}{'...' * (each.nargs == -1)}"
+                    for each in self.params
+                    if each.param_type_name == "argument"
+                )
+                return cast(list[str], ctx.fail(f"missing argument: expected {names}"))
             if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
                 raise
             name = str(error.option_name)

@@ -22,7 +22,7 @@ from threading import Condition, Thread
 from typing import Generic, TypeVar
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, ImageRef
-from roibeam.messages import plural
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.image_ids import image_id_of
 from roibeam.pipelines.common.locations import ARCHIVE_EXTENSIONS, COMPRESSED_TARS, Member, list_members
 from roibeam.pipelines.common.remote_files import is_url, is_url_pattern, list_url
@@ -446,11 +446,18 @@ def genome_split_images(path: str, root: str, id_rule: str, notes: list[str], _:
 def list_images(path: str, root: str, id_rule: str, notes: list[str], caption_column: str) -> Iterator[ImageRef]:
     """Images of a .parquet, .csv, .jsonl or .txt."""
     bad, empty = BadRows("line"), BadRows("line", "caption")
+    unread: tuple[str, ...] = ()
     for row in bad.passed(image_list.read_image_list(path, root, id_rule=id_rule, caption_column=caption_column)):
         if row.empty_captions:
             empty.add(BadRow(row.line, EMPTY_CAPTION), row.empty_captions)
+        unread = unread or row.unread
         yield ImageRef(row.image_id, os.path.join(root, row.path), captions=row.captions, labels=row.labels)
     notes += [*bad.notes(), *empty.notes()]
+    if unread:
+        notes.append(
+            f"{path}: no column of captions among {printable(', '.join(unread), 200)}; --caption-column names one, or "
+            f"call it caption"
+        )
 
 
 # Kind of a file -> its images, by its path, the folder of the photos, the id rule, the notes and the caption column.

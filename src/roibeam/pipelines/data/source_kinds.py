@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -125,6 +126,8 @@ def _open_source(location: str, options: _Options) -> Source:
     if is_file and extension in IMAGE_EXTENSIONS:
         return _open_together((location,), options._replace(caption_column=""))
     if not is_file or source_images.is_pattern(location):
+        if glob.glob(os.path.join(glob.escape(location), "part-*.lmdb")):
+            raise ValueError(f"{location!r} is a store of features; name the photos that it was made of, or others")
         kind = "pattern" if source_images.is_pattern(location) else "folder"
         listing = source_images.list_location(location)
         return _open_listing(listing, (kind, where), (location,), options)

@@ -44,7 +44,8 @@ _MAX_PATH_BYTES = 4 * MAX_PATH_LETTERS
 @dataclass(frozen=True)
 class ListRow:
     """One usable row: its line in a text file, else its number (both from 1), image path below the image root, image
-    id, captions, labels, and how many empty captions it has beside."""
+    id, captions, labels, how many empty captions it has beside, and columns that are not read where none has captions.
+    """
 
     line: int
     path: str
@@ -52,16 +53,18 @@ class ListRow:
     captions: tuple[str, ...]
     labels: tuple[str, ...]
     empty_captions: int = 0
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """The names that a file has for what is taken from it; None for what it lacks."""
+    """The names that a file has for what is taken from it, None for what it lacks; and the names of all others."""
 
     image: str
     image_id: str | None
     captions: str | None
     labels: str | None
+    unread: tuple[str, ...] = ()
 
     def names(self) -> list[str]:
         return [name for name in (self.image, self.image_id, self.captions, self.labels) if name is not None]
@@ -112,7 +115,8 @@ def _row(line: int, columns: _Columns, entry: dict[str, Any], root: str, id_rule
     labels = _texts(entry.get(columns.labels) if columns.labels else None, "label")
     if empty := captions.count(""):
         captions = tuple(filter(None, captions))
-    return ListRow(line, below, str(image_id), captions, labels, empty)
+    unread = columns.unread if columns.captions is None else ()
+    return ListRow(line, below, str(image_id), captions, labels, empty, unread)
 
 
 def _without_root(name: str, root: str) -> str:
@@ -160,7 +164,8 @@ def _columns(names: list[str], where: str, caption_column: str) -> _Columns:
         raise ValueError(
             f"{where}: --caption-column {caption_column!r}: no such column; {name_hint(caption_column, names)}"
         )
-    return _Columns(image, _first(ID_COLUMNS, names), captions, _first(LABEL_COLUMNS, names))
+    found = image, _first(ID_COLUMNS, names), captions, _first(LABEL_COLUMNS, names)
+    return _Columns(*found, tuple(name for name in names if name not in found))
 
 
 def _first(candidates: tuple[str, ...], names: list[str]) -> str | None:

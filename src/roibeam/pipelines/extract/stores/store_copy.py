@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -260,7 +261,7 @@ def copy_store(
             options = replace(options, selection=selection)
         _check_some_are_there(stores, selection)
         _refuse_forms(stores, selection)
-        for line in unfinished_lines(stores):
+        for line in (*unfinished_lines(stores), *missing_part_lines(stores)):
             log.warning("%s", line)
         merge = StoreMerge(stores, None if selection is None else selection.ids, is_without=is_without)
         fingerprint = merged_fingerprint(stores, options.change)
@@ -297,6 +298,22 @@ def copy_store(
         is_without,
         time.monotonic() - start,
     )
+
+
+def missing_part_lines(stores: Sequence[FeatureStore]) -> list[str]:
+    """A line where stores are parts of a source (`extract --part I/N`) and others of its parts are not among them."""
+    parts: dict[tuple[str, int], set[int]] = {}
+    for store in stores:
+        source = store.manifest.config.get("source")
+        source = source if isinstance(source, dict) else {}
+        if found := re.match(r"(\d+)/(\d+) of ", str(source.get("part", ""))):
+            parts.setdefault((str(source["location"]), int(found[2])), set()).add(int(found[1]))
+    lines = []
+    for (location, number), there in parts.items():
+        missing = ", ".join(str(part) for part in range(1, number + 1) if part not in there)
+        if missing:
+            lines.append(f"{location}: of its {number} parts the stores lack {missing}; their images are missing")
+    return lines
 
 
 def _shard_sizes(stores: Sequence[FeatureStore], options: CopyOptions) -> dict[str, int | None]:
