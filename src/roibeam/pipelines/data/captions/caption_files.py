@@ -127,8 +127,8 @@ class CaptionFile:
             raise ValueError(f"{self.location}: all of its captions are empty; give captions with words in them")
         if not num_captions:
             raise ValueError(
-                f"{self.location!r}: no captions in it (an instances file has boxes only; a table needs a column called "
-                "caption)" + "".join(f"; {note}" for note in self.notes)
+                f"{self.location!r}: no captions in it (an instances file has boxes only; a table needs a column "
+                "called caption)" + "".join(f"; {note}" for note in self.notes)
             )
 
     def _captions(self) -> Iterator[Caption]:
