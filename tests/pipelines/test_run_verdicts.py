@@ -204,6 +204,9 @@ def test_the_verdict_on_all_measures_is_a_sentence() -> None:
     assert verdict_sentence([poor]) == AT_CHANCE
     said = verdict_sentence([poor, good, replace(good, name="image_to_text_r1")])
     assert said.endswith("better than chance in 2 of 3 measures: matching right and image to text R@1.")
+    words = replace(poor, value=0.188, low=0.15, high=0.22, words_alone=0.236)
+    assert "Words alone, without the photo, may reach as much" in verdict_sentence([words])
+    assert "Words alone" not in verdict_sentence([replace(words, words_alone=0.13)])
 
 
 def test_a_figure_is_a_sentence() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -268,7 +268,13 @@ def verdict_sentence(figures: Sequence[Figure]) -> str:
         return AT_CHANCE
     names = [measure_name(figure.name).lower_title.replace(":", "") for figure in good]
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return f"The model is clearly better than chance in {len(good)} of {plural(len(judged), 'measure')}: {listed}."
+    alone = [
+        figure for figure in good if figure.words_alone is not None and cast(float, figure.low) <= figure.words_alone
+    ]
+    more = " Words alone, without the photo, may reach as much of the words: look at both." if alone else ""
+    return (
+        f"The model is clearly better than chance in {len(good)} of {plural(len(judged), 'measure')}: {listed}.{more}"
+    )
 
 
 def lacks_intervals(figures: Sequence[Figure]) -> bool:
