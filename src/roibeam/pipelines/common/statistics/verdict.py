@@ -268,9 +268,8 @@ def verdict_sentence(figures: Sequence[Figure]) -> str:
         return AT_CHANCE
     names = [measure_name(figure.name).lower_title.replace(":", "") for figure in good]
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    alone = [
-        figure for figure in good if figure.words_alone is not None and cast(float, figure.low) <= figure.words_alone
-    ]
+    shares = [figure for figure in good if measure_name(figure.name).is_share and figure.words_alone is not None]
+    alone = any(cast(float, figure.low) <= cast(float, figure.words_alone) for figure in shares)
     more = " Words alone, without the photo, may reach as much of the words: look at both." if alone else ""
     return (
         f"The model is clearly better than chance in {len(good)} of {plural(len(judged), 'measure')}: {listed}.{more}"
