@@ -94,7 +94,7 @@ def check_regions(regions, selection, height, width, *, least=1):
         (np.zeros((4, 4), np.uint8), r"got \(4, 4\) uint8"),
         (np.zeros((4, 4, 3), np.float32), r"got \(4, 4, 3\) float32"),
         (np.zeros((4, 4, 4), np.uint8), r"got \(4, 4, 4\) uint8"),
-        (np.zeros((0, 4, 3), np.uint8), "0x4 pixels has nothing"),
+        (np.zeros((0, 4, 3), np.uint8), "0x4 pixels is empty"),
         ("photo.jpg", "got str"),
     ],
 )

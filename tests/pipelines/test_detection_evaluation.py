@@ -275,7 +275,7 @@ def test_refusals_name_the_photo_and_what_was_expected(tmp_path: Path, photos: l
         ({"image_hw": (WIDTH, HEIGHT)}, r"0\.png: 128x96 pixels, its labels were made for 96x128"),
         ({"class_ids": np.array([0, 20])}, r"0\.png': class 20 of an object has no name; there are 20"),
         ({"attribute_ids": np.array([[0], [12]])}, r"0\.png': attribute 12 of an object has no name; there are 12"),
-        (None, "there is none"),
+        (None, "there are none"),
     ):
         with pytest.raises(ValueError, match=words):
             judged(knowing_detector(photos), [] if change is None else [replace(photos[0], **change)], tmp_path)

@@ -194,6 +194,7 @@ def test_a_run_end_to_end_is_evaluated(roibeam: Cli, made: PhotoStore, tmp_path:
     ok(roibeam(*asked, tmp_path / "again", "--photos", made.photos))
     assert read_results(tmp_path / "again")["images"] == results["images"]
     (tmp_path / "few").mkdir()
+    (tmp_path / "few" / "other.jpg").touch()
     assert "8 images of 8 without a photo" in one_line(roibeam(*asked, tmp_path / "no", "--photos", tmp_path / "few"))
     assert not (tmp_path / "no").exists()
     ok(roibeam("pretrain", tmp_path / "stored", *given, *TINY_JOINT, "--device", "cpu"))

@@ -166,7 +166,7 @@ def test_untrained_heads_are_judged_around_the_encoder(made: PhotoStore, judged:
 
 
 def test_photos_that_are_trained_on_are_not_judged(labels: LabelledPhotos) -> None:
-    with pytest.raises(ValueError, match=r"5 photos of --judge-labels are trained on, such as labelled-0: what is"):
+    with pytest.raises(ValueError, match=r"5 photos of --judge-labels are trained on, such as labelled-0: mAP on them"):
         DetectorPart(labels, JudgedPhotos(labels))
 
 

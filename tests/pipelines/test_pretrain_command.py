@@ -160,7 +160,7 @@ def test_captions_of_other_images_or_of_one_are_refused(roibeam: Cli, store: tup
         (["--set", "train.stepz=3"], "did you mean steps"),
         (["--set", "sampling.word_probability=7"], "word_probability must be in 0..1"),
         (["--precision", "tf32"], "--precision 'tf32': choose one of float32, bf16, fp16"),
-        (["--precision", "bf16", "--set", "train.precision=fp32"], "--set train.precision both say the precision"),
+        (["--precision", "bf16", "--set", "train.precision=fp32"], "--set train.precision both set the precision"),
         (["--model", "huge"], "choose one of tiny, small, base"),
         (["--tokenizer", "nowhere"], "no such file or folder: --tokenizer 'nowhere'"),
         (["--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),

@@ -238,7 +238,10 @@ def test_the_command(
     network = [option for option in tiny_network if option not in ("--device", "cpu")]  # which probe does not take
     shown = ok(roibeam("probe", run_folder, photo, text, "--out", tmp_path / "a.svg", *network))
     assert "note: detector small (conventions hf, " in shown.out
-    assert "[MASK] at piece" in shown.out and "match: this model has no match head; what roibeam pretrain" in shown.out
+    assert (
+        "[MASK] at piece" in shown.out
+        and "match: this model has no match head; models of roibeam pretrain" in shown.out
+    )
     assert f"{tmp_path / 'a.svg'}   the photo" in shown.out
     picture = ElementTree.parse(tmp_path / "a.svg").getroot()
     texts = ["".join(element.itertext()) for element in picture.iter("{http://www.w3.org/2000/svg}text")]

@@ -309,7 +309,7 @@ def test_beam_hands_the_token_of_a_file_to_the_pool_and_nothing_shows_it(tmp_pat
         assert isinstance(environment, environments.ExternalEnvironment)
         assert (environment.url, environment.params) == (url, {TOKEN_PARAM: TOKEN})
         assert TOKEN not in " ".join(runner_flags("flink", beam_args))  # what a dry run shows
-    with pytest.raises(ValueError, match="is for a cluster's worker pools; --runner local here asks none"):
+    with pytest.raises(ValueError, match="is for a cluster's worker pools; --runner local here has none"):
         pipeline_options("local", [], pool_token_file=str(file))
     secret = json.dumps({"url": "x:1", "params": {TOKEN_PARAM: TOKEN}})
     with pytest.raises(ValueError, match="seen by all users of this machine: give --pool-token-file") as error:

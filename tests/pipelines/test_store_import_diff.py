@@ -327,6 +327,7 @@ def test_regions_have_class_and_score_and_long_hashes_are_cut(roibeam: Cli, pict
 def test_text_of_files_never_becomes_markup_and_ids_never_leave_the_photo_folder(roibeam: Cli, tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>&amp;\"'"
     (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "other.txt").touch()
     assert cv2.imwrite(str(tmp_path / "secret.jpg"), np.zeros((480, 640, 3), np.uint8))
     for name, seed in (("a.tsv", 0), ("b.tsv", 5)):
         ids = (hostile, "../secret", os.fspath(tmp_path / "secret"), "good")

@@ -169,6 +169,7 @@ def test_only_what_is_broken_is_extracted_again(
     # The photos have moved, and only those that are needed are there: nothing else can have been read.
     moved = tmp_path / "moved"
     moved.mkdir()
+    (moved / "other.txt").touch()
     for image_id in broken:
         shutil.copy(whole / "samples" / "images" / f"{image_id}.jpg", moved)
     done = as_json(store, "--photos", moved)

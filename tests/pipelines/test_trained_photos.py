@@ -143,7 +143,7 @@ def test_finetuning_refuses_or_drops_images_of_tests(roibeam: Cli, store: tuple[
     write_json(data / "dataset_coco.json", {"images": [tested]})
     done = roibeam(*words, *rule, "--drop-held-out", "--set", "layout.max_pieces=5")
     assert done.code == 0 and "1 group of held-out images left out" in done.err
-    assert f"dataset_coco.json, karpathy: 1 of 1 held-out image inside: {images[2]}: what is measured" in done.err
+    assert f"dataset_coco.json, karpathy: 1 of 1 held-out image inside: {images[2]}: results on them" in done.err
     assert "3 training texts longer than a row: 5 pieces are read of each" in done.err
     assert "1 validation text longer than a row" in done.err
     (tmp_path / "all.txt").write_text("\n".join(images))

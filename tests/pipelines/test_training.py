@@ -166,7 +166,7 @@ def test_a_loss_that_is_not_finite_names_its_samples_and_touches_nothing(tmp_pat
     split its batches."""
     for poisoned, named in (({9: math.nan}, "sample-9"), ({8: math.inf, 11: math.nan}, "sample-8, sample-11")):
         task, folder = ToyTask(poisoned=poisoned), tmp_path / named
-        said = rf"not finite by itself: {named} \(of 4 samples in the step\); look at what is stored"
+        said = rf"not finite by itself: {named} \(of 4 samples in the step\); see what is stored"
         with pytest.raises(ValueError, match=rf"step 3: loss nan.*are not finite; {said}"):
             run(folder, task)
         assert all(parameter.isfinite().all() for parameter in task.model.parameters())

@@ -152,7 +152,7 @@ def test_what_is_not_finite(
     found = [(tmp_path / f"run.refused-{rank}").read_text().splitlines() for rank in range(2)]
     for line, weights in found:
         assert line.startswith(f"step {step}: loss nan")
-        blamed = f"; not finite by itself: {guilty} (of {6 * accumulation} samples in the step); look at what is stored"
+        blamed = f"; not finite by itself: {guilty} (of {6 * accumulation} samples in the step); see what is stored"
         assert blamed in line, line
         assert weights == f"moved={step > 1} finite=True"
     assert found[0] == found[1]
