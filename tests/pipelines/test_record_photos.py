@@ -1,6 +1,7 @@
 """Photos of stored records: found, read as their boxes mean them, or named with what is wrong."""
 
 import shutil
+import tarfile
 from pathlib import Path
 
 import cv2
@@ -59,7 +60,11 @@ def test_ids_with_extensions_find_the_photos_that_they_name(made: PhotoStore, tm
 def test_what_is_missing_is_known_before_anything_is_read(made: PhotoStore, tmp_path: Path) -> None:
     made.photo(IDS[2]).unlink()
     assert photos_of(made).missing().keys() == photos_of(made, made.photos).missing().keys() == {IDS[2]}
-    assert "no photo of this name in" in photos_of(made, made.photos).missing()[IDS[2]]
+    assert photos_of(made, made.photos).missing()[IDS[2]].startswith("no photo of this name in")
+    with tarfile.open(made.photos / "more.tar", "w"):
+        pass
+    assert photos_of(made, made.photos).missing()[IDS[2]].endswith("unpack them")
+    (made.photos / "more.tar").unlink()
     with pytest.raises(PhotoError, match=r"image 'photo-2': no file .*photo-2\.png"):
         photos_of(made).place(IDS[2], (1, 1))
     for folder in "ab":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -158,13 +159,15 @@ def _found_in(listing: Listing, image_ids: Iterable[str], id_rule: str) -> Itera
     photos = enumerate(listing.images(id_rule=id_rule))
     listed.add("INSERT INTO listed VALUES (?, ?, ?)", ((place, one.image_id, one.location) for place, one in photos))
     finder = ImageFinder(image_id for (image_id,) in listed.stream("SELECT id FROM listed ORDER BY place"))
+    has_tars = bool(glob.glob(f"{glob.escape(listing.root)}/*.tar"))
+    packed = "; photos in tars are not read from here: unpack them" if has_tars else ""
     for image_id in image_ids:
         found = finder.look_up(image_id)
         if isinstance(found, Ambiguous):
             names = " and ".join(map(repr, found.image_ids[:2]))
             yield image_id, None, f"{names} in {listing.root} may both be its photo"
         elif found is None:
-            yield image_id, None, f"no photo of this name in {listing.root}"
+            yield image_id, None, f"no photo of this name in {listing.root}{packed}"
         else:
             ((location,),) = listed.rows("SELECT location FROM listed WHERE place = ?", (found.place,))
             yield image_id, location, f"no file {location}"
