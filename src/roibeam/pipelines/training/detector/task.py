@@ -326,6 +326,8 @@ def build_start(
 ) -> Detector:
     """The detector before the first step; `names` of its classes and attributes are compared with those of a folder."""
     from_scratch = start.weights is None and start.resnet is None
+    if from_scratch:
+        logger.info("starting from new weights; --weights (toy, a run, a file) starts from trained ones")
     norm = nn.BatchNorm2d if from_scratch else FrozenBatchNorm
     detector = build_trainable_detector(config, conventions, norm=norm)
     if start.weights is not None and not is_detector_folder(start.weights):
