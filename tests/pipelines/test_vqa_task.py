@@ -21,6 +21,7 @@ from roibeam.pipelines.data.datasets.vqa import read_answer_labels, read_imdb
 from roibeam.pipelines.data.record_regions import mirrored_boxes
 from roibeam.pipelines.finetuning.rows import LABEL, TaskText
 from roibeam.pipelines.finetuning.run.network import start_from_words
+from roibeam.pipelines.finetuning.prediction_card import write_card
 from roibeam.pipelines.finetuning.score_run import ScoreRequest, run_score
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
@@ -395,6 +396,21 @@ def test_what_is_written_is_scored_as_it_was_judged(tables: Path, tmp_path: Path
         run_score(ScoreRequest("vqa", out, tables))
     with pytest.raises(ValueError, match="no split 'minival'; choose one of val, train, test"):
         run_score(ScoreRequest("vqa", out, tables, split="minival"))
+
+
+def test_the_split_of_the_predictions_is_scored_unless_another_is_named(tables: Path, tmp_path: Path) -> None:
+    """Those of the training rows are compared with the training rows; with a card of other bytes with the default."""
+    task = opened_table(tables)
+    groups = task.read("train").groups
+    out = tmp_path / "predicted.json"
+    task.write(out, list(task.answers(groups, [Prediction(np.eye(3, dtype=np.float32)[0])] * len(groups))))
+    write_card(out, {"task": "vqa", "split": "train"})
+    assert run_score(ScoreRequest("vqa", out, tables)).card["split"] == "train"
+    with pytest.raises(ValueError, match="has predictions of the split train, not of val; give --split train"):
+        run_score(ScoreRequest("vqa", out, tables, split="val"))
+    out.write_text(out.read_text() + "\n")
+    with pytest.raises(ValueError, match="3 questions without a row"):
+        run_score(ScoreRequest("vqa", out, tables))
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def score_command(
     data: Annotated[Path, option("Folder with the official files of a data set.", "DIR", INPUT)],
     split: Annotated[str | None, option(
         "Use only this split, such as train, val or test.", "NAME", INPUT,
-        default="val; dev of nlvr2 and GLUE; test of retrieval",
+        default="that of the predictions if known, else val (nlvr2 and GLUE: dev, retrieval: test)",
     )] = None,
     rules: Annotated[str, option(
         "Rules by which predictions are counted. strict and official; boxes: uniter, vl-bert, vilbert; retrieval: "

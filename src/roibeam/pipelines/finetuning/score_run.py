@@ -27,7 +27,7 @@ class ScoreRequest:
         task: a name of `SCORED_TASKS`, or a file of one's own.
         results: file with predictions, in the task's official format.
         data: folder with the data set's official files.
-        split: None for the task's usual one.
+        split: None for that of the predictions if a card beside them names it, else the task's usual one.
         rules: "strict", "official", or another name that the task knows.
         against: a second result file; None for none.
     """
@@ -145,7 +145,7 @@ def _opened(request: ScoreRequest) -> tuple[str, OpenTask, int | None]:
     named.need("--data", request.data, FOLDER)
     named.need("--against", request.against, FILE)
     known = _known(request.task)
-    split = request.split or next(iter(known.splits))
+    split = request.split or _split_of_card(request, known) or next(iter(known.splits))
     if split not in known.splits:
         raise ValueError(f"{request.task} has no split {split!r}; choose one of {', '.join(known.splits)}")
     if request.rules not in known.rules:
@@ -153,6 +153,15 @@ def _opened(request: ScoreRequest) -> tuple[str, OpenTask, int | None]:
     named.check()
     opened = known.open(request.data, split, request.rules)
     return split, opened, None if opened.is_own else known.splits[split]
+
+
+def _split_of_card(request: ScoreRequest, known: ScoredTask) -> str | None:
+    """The split in the card beside the predictions, None where it is none of the task's."""
+    if not request.results.is_file():
+        return None
+    card, _ = read_card(request.results, sha256_of(request.results))
+    split = card.get("split") if card is not None and card.get("task") == task_name(request.task) else None
+    return split if split in known.splits else None
 
 
 def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[ScoredFigure, ...]:
