@@ -326,7 +326,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationsEntry:
-    """The table of captions and labels beside the shards, docs/store-format.md, section 8.
+    """The table of captions and labels beside the shards, docs/store-format.md, section 7.
 
     Attributes:
         file: its name in the same folder.
