@@ -18,7 +18,7 @@ REASONS = (
     "needs the clone", "needs other tools",
 )  # fmt: skip
 MARKS = ("soak", "fails", *(f"not run: {reason}" for reason in REASONS))
-SETUPS = ("toy photos", "toy store")
+SETUPS = ("toy photos", "toy store", "real photos")
 _COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]”]*\s+")
 

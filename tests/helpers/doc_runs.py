@@ -3,19 +3,41 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from doc_pages import RUN, Block, Page
 
 LONGEST_SECONDS = 900  # a block that hangs
-# What `<!-- in: NAME -->` puts into a page's folder, made once by these commands; each is the one before, and more.
+REPOSITORY = Path(__file__).parents[2]
+REAL_MODELS, REAL_DATA = REPOSITORY / "build" / "real-models", REPOSITORY.parent / "shared" / "data"
+# What `<!-- in: NAME -->` puts into a page's folder, made once by these commands, and the set-up that they go on from.
+GOES_ON_FROM = {"toy store": "toy photos"}
 MADE = {
+    "real photos": f"""
+cp -r {REAL_DATA}/images photos
+rm -r photos/awkward photos/index.json
+mkdir build
+ln -s {REAL_MODELS} build/
+ln -s {REPOSITORY}/examples .
+python - {REAL_DATA}/coco/captions_train2014*.json <<'END'
+import csv, json, sys
+
+with open("captions.csv", "w", newline="") as file:
+    table = csv.writer(file)
+    table.writerow(["image", "caption"])
+    for told in (json.load(open(name)) for name in sys.argv[1:]):
+        names = {{each["id"]: each["file_name"] for each in told["images"]}}
+        table.writerows((names[each["image_id"]], each["caption"]) for each in told["annotations"])
+END
+""",
     "toy photos": """
 roibeam toyworld world --num-images 300
 cp -r world/coco/train2014 photos
@@ -59,11 +81,14 @@ def environment(commands: Path | None = None) -> dict[str, str]:
     }  # fmt: skip
 
 
-def run_page(page: Page, folder: Path, *, commands: Path | None = None, with_soak: bool = False) -> None:
+def run_page(
+    page: Page, folder: Path, *, commands: Path | None = None, with_soak: bool = False, one_step: bool = False
+) -> None:
     """Runs what is not marked, with `with_soak` also what takes long.
 
     Args:
         commands: see `environment`.
+        one_step: trainings take one step in place of their own number.
     Raises:
         AssertionError: for the first block that does not end as it should, with the end of what it said.
     """
@@ -73,6 +98,9 @@ def run_page(page: Page, folder: Path, *, commands: Path | None = None, with_soa
         for block in page.blocks:
             if block.language not in RUN or block.mark.startswith(left_out):
                 continue
+            if one_step:
+                text = re.sub(r"--(warmup-)?steps \d+", lambda found: f"--{found[1] or ''}steps {int(not found[1])}", block.text)
+                block = replace(block, text=text)
             ended_well, said = run_python(block) if block.language == "python" else _run_shell(block, folder, commands)
             wanted = block.mark != "fails"
             how = "failed" if wanted else "did not fail"
@@ -123,15 +151,14 @@ def made_folder(setup: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _made(base: Path, setup: str) -> Path:
-    folder, names = base / f"made-{setup.replace(' ', '-')}", list(MADE)
+    folder = base / f"made-{setup.replace(' ', '-')}"
     if folder.is_dir():
         return folder
     working = folder.with_name(f"{folder.name}-working")
     if working.exists():
         shutil.rmtree(working)  # of a test that failed here
-    place = names.index(setup)
-    if place:
-        shutil.copytree(_made(base, names[place - 1]), working)
+    if setup in GOES_ON_FROM:
+        shutil.copytree(_made(base, GOES_ON_FROM[setup]), working)
     else:
         working.mkdir()
     ended_well, said = _run_shell(Block(0, "bash", MADE[setup], ""), working)
