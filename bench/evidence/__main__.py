@@ -24,7 +24,7 @@ from evidence.pretraining_runs import PretrainingRuns
 from evidence.readers.bounds import bounds
 from evidence.report.intervals import read_answers
 from evidence.report.page import write_page
-from evidence.report.recipe_table import write_recipe_tables
+from evidence.report.recipe_table import write_recipe_table
 from evidence.runs import ALL_ARMS, AnyArm, Run, Runs
 from evidence.tasks.head_runs import HeadRuns
 from evidence.tasks.own_arms import QUICK_HEAD_ARMS, HeadArm
@@ -75,7 +75,7 @@ def main() -> None:
             make(runs, options.jobs, words)
         page = work / "evidence.md" if options.quick else ROOT / "docs" / "evidence.md"
         if not options.quick:
-            write_recipe_tables(ROOT / "docs" / "finetuning.md", runs.results)
+            write_recipe_table(ROOT / "docs" / "finetuning.md")
         say(f"{write(runs, page, quick=options.quick)}")
 
 
