@@ -99,7 +99,9 @@ def run_page(
             if block.language not in RUN or block.mark.startswith(left_out):
                 continue
             if one_step:
-                text = re.sub(r"--(warmup-)?steps \d+", lambda found: f"--{found[1] or ''}steps {int(not found[1])}", block.text)
+                text = re.sub(
+                    r"--(warmup-)?steps \d+", lambda found: f"--{found[1] or ''}steps {int(not found[1])}", block.text
+                )
                 block = replace(block, text=text)
             ended_well, said = run_python(block) if block.language == "python" else _run_shell(block, folder, commands)
             wanted = block.mark != "fails"

@@ -265,7 +265,7 @@ def test_whole_splits_are_known_by_the_names_of_their_images() -> None:
 def test_the_hint_names_the_rules_that_would_apply() -> None:
     assert held_out_hint(["images/00000/00000007", "dog", "42"], None) is None
     hint = held_out_hint([coco(1), coco(2), "VG_100K/3"], None)
-    assert hint is not None and "2 images of coco: --held-out 'refcoco+=" in hint
+    assert hint is not None and "2 images of COCO: --held-out 'refcoco+=" in hint
     assert "1 image of visual-genome" in hint and "flickr30k=test.txt" not in hint
 
 

@@ -311,7 +311,8 @@ def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
         for name, _ in image_keys(image_id, data_set):
             if name in counts:
                 counts[name] += 1
-    found = [f"{plural(count, 'image')} of {name}: {applying[name]}" for name, count in counts.items() if count]
+    titles = {COCO: "COCO", FLICKR: "Flickr30k or Flickr8k", VISUAL_GENOME: "Visual Genome"}
+    found = [f"{plural(count, 'image')} of {titles[name]}: {applying[name]}" for name, count in counts.items() if count]
     if not found:
         return None
     return f"to report results on test images of these data sets, leave them out now: {'; '.join(found)}"
