@@ -266,7 +266,7 @@ def test_the_hint_names_the_rules_that_would_apply() -> None:
     assert held_out_hint(["images/00000/00000007", "dog", "42"], None) is None
     hint = held_out_hint([coco(1), coco(2), "VG_100K/3"], None)
     assert hint is not None and "2 images of COCO: --held-out 'refcoco+=" in hint
-    assert "1 image of visual-genome" in hint and "flickr30k=test.txt" not in hint
+    assert "1 image of Visual Genome" in hint and "flickr30k=test.txt" not in hint
 
 
 # ---- on the command line
@@ -399,7 +399,7 @@ def test_pretrain_refuses_held_out_images_or_leaves_them_out(
         return roibeam("pretrain", tmp_path / run, "--store", store, "--captions", captions, *tiny, *more)
 
     hinted = ok(pretrain("a"))
-    assert "4 images of coco" in hinted.err
+    assert "4 images of COCO" in hinted.err
     # A run that is stopped says so, too: before its first step, and in its folder.
     assert hinted.err.index("roibeam: to report results") < hinted.err.index("1 step of 2 samples")
     (note,) = json.loads((tmp_path / "a" / "config.json").read_text())["recorded"]["notes"]

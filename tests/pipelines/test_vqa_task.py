@@ -19,9 +19,9 @@ from toy_questions import write_questions
 from roibeam.pipelines.data.datasets.tables import read_answer_table
 from roibeam.pipelines.data.datasets.vqa import read_answer_labels, read_imdb
 from roibeam.pipelines.data.record_regions import mirrored_boxes
+from roibeam.pipelines.finetuning.prediction_card import write_card
 from roibeam.pipelines.finetuning.rows import LABEL, TaskText
 from roibeam.pipelines.finetuning.run.network import start_from_words
-from roibeam.pipelines.finetuning.prediction_card import write_card
 from roibeam.pipelines.finetuning.score_run import ScoreRequest, run_score
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
