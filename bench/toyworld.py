@@ -1,4 +1,4 @@
-"""The toy world measured: `python bench/toyworld.py [--scenes 2000]`; tables for docs/detectors.md.
+"""The toy world measured: `python bench/toyworld.py [--scenes 2000]`; docs/detectors.md has two of its figures.
 
 Three parts: how fast scenes are drawn by one process and by all; how things are spread; and two detectors that ought to
 fail. The first of these, a linear classifier, is told the mean colour of a whole box and asked for its category. The

@@ -19,18 +19,20 @@ from doc_commands import (
     roibeam_calls,
     simple_commands,
 )
-from doc_pages import REASONS, RUN, Page
+from doc_pages import REASONS, RUN, Page, repeated_runs
 from doc_runs import REAL_DATA, REAL_MODELS, environment, made_folder, run_page
 from soak_share import SHARE
 from warm_command import warm_command
 
-MOST_PAGES, MOST_WORDS = 27, 40  # with the generated one
+MOST_PAGES, MOST_WORDS = 26, 60_000
+MOST_WORDS_OF_A_SENTENCE, MEAN_BELOW, RUN_THAT_STANDS_ONCE = 40, 16, 12
 MOST_LINES = {"README.md": 125, "BENCHMARKS.md": 500, "CHANGELOG.md": 120, "docs/upgrade.md": 80}
 GENERATED = "docs/evidence.md"
 COLD = "README.md"
 TUTORIAL = "docs/tutorial-"  # whose models learn something: one step here, all in the soak
 DOCS = sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))
 PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md", "examples/real_photos/README.md", *DOCS]
+HAND_WRITTEN = [name for name in PAGES if name != GENERATED]
 LINKED = [*PAGES, *(name for name in ("CHANGELOG.md", "SECURITY.md", "BENCHMARKS.md") if (REPOSITORY / name).is_file())]
 
 
@@ -88,7 +90,9 @@ def problems_of_links(page: Page, folder: Path) -> list[str]:
 def test_a_page_has_known_marks_commands_and_names_that_exist_and_short_sentences(name: str) -> None:
     assert page(name).problems == []
     assert problems_of_commands(page(name)) == []
-    assert name == GENERATED or page(name).long_sentences(MOST_WORDS) == []
+    if name != GENERATED:
+        assert page(name).long_sentences(MOST_WORDS_OF_A_SENTENCE) == []
+        assert page(name).mean_sentence < MEAN_BELOW
 
 
 @pytest.mark.parametrize("name", LINKED)
@@ -98,10 +102,22 @@ def test_links_lead_somewhere(name: str) -> None:
 
 def test_readme_and_docs_stay_small_and_pages_that_messages_name_are_there() -> None:
     long = [name for name, most in MOST_LINES.items() if len((REPOSITORY / name).read_bytes().splitlines()) > most]
-    assert sum(name.startswith("docs/") for name in PAGES) <= MOST_PAGES
+    assert sum(name.startswith("docs/") for name in HAND_WRITTEN) <= MOST_PAGES
     named = pages_named_in_source()
     missing = {name: sorted(files) for name, files in named.items() if not (REPOSITORY / name).is_file()}
     assert named and not missing and not long
+
+
+def test_hand_written_pages_have_few_words() -> None:
+    words = {
+        name: len((REPOSITORY / name).read_text("utf-8").split()) for name in HAND_WRITTEN if "examples" not in name
+    }
+    assert sum(words.values()) <= MOST_WORDS, words
+
+
+def test_nothing_is_written_twice() -> None:
+    """A fact stands where its reader looks for it; other pages link to it."""
+    assert repeated_runs({name: page(name) for name in HAND_WRITTEN}, RUN_THAT_STANDS_ONCE) == []
 
 
 def test_the_page_on_clusters_shows_every_runner_and_arguments_of_the_image() -> None:
@@ -237,6 +253,24 @@ def test_a_long_sentence_is_noticed_and_code_and_tables_do_not_count() -> None:
     table = f"| {words} {words} {words} |\n|---|\n| a |"
     made = Page(f"{words}`{words}` {words}.\n\n{table}\n\n- {words}, {words}once\n  more.")
     assert made.long_sentences(40) == ["line 7: 42 words: word word word word word word word word ..."]
+
+
+def test_the_mean_of_sentences_leaves_out_headings_tables_and_code() -> None:
+    made = Page(
+        "# A heading of many words\n\nOne two `three four`. One two\nthree four!\n\n| a b c d |\n|---|\n| a |\n\n- One."
+    )
+    assert made.mean_sentence == (2 + 4 + 1) / 3
+
+
+def test_words_that_stand_twice_are_noticed() -> None:
+    planted = "Regions of one photo are the same bits on any number of workers"
+    block, table, heading = f"```text\n{planted}\n```", f"| {planted} |\n|---|\n| a |", f"# {planted}"
+    pages = {
+        "a.md": Page(f"# A\n\n{planted}, always.\n\n{block}\n\n{table}"),
+        "b.md": Page(f"{heading}\n\n- See: {planted.replace('one photo', '`a b`')}.\n- So\n  {planted.lower()}."),
+    }
+    assert repeated_runs(pages, 12) == ["a.md:3 and b.md:4: regions of one photo are the same bits on any number of"]
+    assert repeated_runs(pages, 14) == [] and repeated_runs({"a.md": pages["a.md"]}, 12) == []
 
 
 def test_blocks_run_in_order_in_one_folder_and_one_python(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ How code blocks are written is told in CONTRIBUTING.md, "Documentation".
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ MARKS = ("soak", "fails", *(f"not run: {reason}" for reason in REASONS))
 SETUPS = ("toy photos", "toy store", "real photos")
 _COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]”]*\s+")
+_CODE_OR_WORD = re.compile(r"`[^`]*`|\w[\w'.,/-]*\w|\w")
 
 
 @dataclass(frozen=True)
@@ -154,25 +156,65 @@ class Page:
             if child.type == "code_inline"
         ]
 
-    def long_sentences(self, most_words: int) -> list[str]:
-        """Sentences of more words; code and tables do not count. Each "line N: how many words: how it begins"."""
-        found, in_table = [], False
+    @cached_property
+    def paragraphs(self) -> list[tuple[int, str]]:
+        """(line, text) of paragraphs and items of lists, `code` as one word; no headings, tables and blocks."""
+        found, end = [], ""
         for token in self._tokens:
-            in_table = token.type == "table_open" or (in_table and token.type != "table_close")
-            if token.type != "inline" or in_table:
-                continue
-            words = {"softbreak": " ", "hardbreak": ". "}
-            text = "".join(
-                child.content if child.type == "text" else words.get(child.type, "") for child in token.children or ()
-            )
-            for sentence in _SENTENCE_END.split(text):
-                counted = [word for word in sentence.split() if re.search(r"\w", word)]
-                if len(counted) > most_words:
-                    found.append(f"line {_line(token)}: {len(counted)} words: {' '.join(counted[:8])} ...")
+            if token.type in ("heading_open", "table_open"):
+                end = token.type.replace("open", "close")
+            elif token.type == end:
+                end = ""
+            elif token.type == "inline" and not end:
+                found.append((_line(token), "".join(map(_prose, token.children or ()))))
         return found
+
+    @cached_property
+    def sentences(self) -> list[tuple[int, list[str]]]:
+        """(line, words) of each sentence of the paragraphs; code does not count."""
+        split = [
+            (line, [word for word in sentence.split() if re.search(r"\w", word)])
+            for line, text in self.paragraphs
+            for sentence in _SENTENCE_END.split(re.sub("`[^`]*`", "", text))
+        ]
+        return [(line, words) for line, words in split if words]
+
+    @property
+    def mean_sentence(self) -> float:
+        """Words of a sentence in the mean; 0 without sentences."""
+        return sum(len(words) for _, words in self.sentences) / max(1, len(self.sentences))
+
+    def long_sentences(self, most_words: int) -> list[str]:
+        """Sentences of more words. Each "line N: how many words: how it begins"."""
+        return [
+            f"line {line}: {len(words)} words: {' '.join(words[:8])} ..."
+            for line, words in self.sentences
+            if len(words) > most_words
+        ]
+
+
+def repeated_runs(pages: Mapping[str, Page], num_words: int) -> list[str]:
+    """Runs of so many words that stand twice in paragraphs of pages. Each "PAGE:LINE and PAGE:LINE: the words"."""
+    places: dict[tuple[str, ...], str] = {}
+    found: dict[str, str] = {}  # the first run of each pair of places
+    for name, page in pages.items():
+        for line, text in page.paragraphs:
+            words = _CODE_OR_WORD.findall(text.lower())
+            for run in zip(*(words[start:] for start in range(num_words)), strict=False):
+                place = f"{name}:{line}"
+                if run in places:
+                    found.setdefault(f"{places[run]} and {place}", " ".join(run))
+                places.setdefault(run, place)
+    return [f"{both}: {words}" for both, words in found.items()]
 
 
 SETUPS_WRITTEN = tuple(f"in: {name}" for name in SETUPS)
+
+
+def _prose(token: Token) -> str:
+    if token.type == "code_inline":
+        return f"`{'_'.join(token.content.split())}`"
+    return {"text": token.content, "softbreak": " ", "hardbreak": ". "}.get(token.type, "")
 
 
 def _line(token: Token) -> int:
