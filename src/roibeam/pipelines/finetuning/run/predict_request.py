@@ -15,7 +15,7 @@ from roibeam.pipelines.common.page_layout import check_page_file
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.metrics.own_labels import check_scores_file
 from roibeam.pipelines.finetuning.prediction_card import card_path
-from roibeam.pipelines.finetuning.requests import PredictRequest
+from roibeam.pipelines.finetuning.requests import FINETUNING, PredictRequest
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.run.finetune_request import best_of_seeds, check_photo_places
 from roibeam.pipelines.finetuning.scored_tasks import has_own_tables
@@ -25,7 +25,6 @@ from roibeam.pipelines.training.model_files.provenance import check_feature_spac
 from roibeam.pipelines.training.run_folder.folder import best_checkpoint_or_folder, saved_config
 from roibeam.pipelines.training.train_config import check_precision
 
-FINETUNING = "finetuning"  # kind of a run, in its configuration
 # Facts of the task that a run writes.
 _WRITTEN = MappingProxyType(
     {"task": str, "form": str, "labels": str, "system": str, "num_images": int, "task_options": dict, "layout": dict}

@@ -128,8 +128,8 @@ BATCH_PAGE = "batch.html"
 # Files that a run that failed early may leave.
 _WRITTEN_FIRST = frozenset(
     {
-        "tokenizer", "trained_images.npy", "hard_negatives.npz", BATCH_PAGE, DETECTOR_NAME, ENCODER_NAME, LOCK_NAME,
-        SUMS_NAME, f".{STAGES_NAME}.writing",
+        "tokenizer", "trained_images.npy", "own_images.npy", "hard_negatives.npz", BATCH_PAGE, DETECTOR_NAME,
+        ENCODER_NAME, LOCK_NAME, SUMS_NAME, f".{STAGES_NAME}.writing",
     }
 )  # fmt: skip
 # Length and falls of the rate may be chosen while a run is on its way, and a warm-up may follow from the length.
