@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -102,6 +103,19 @@ def best_checkpoint_or_folder(run_dir: Path) -> tuple[Path, str]:
     best = checkpoint_folder(run_dir, found["step"])
     line = f"{run_dir}: takes step {found['step']:,}, the best by {config.best_by}"
     return best, line if best == newest else f"{line}; {newest} is the newest"
+
+
+@cache
+def note_best_detector(folder: str) -> None:
+    """Logs which checkpoint stands for a run of `detector train`, the newest, where another was evaluated as better;
+    nothing for any other folder or name."""
+    run = Path(folder).expanduser()
+    if not (run / CHECKPOINTS).is_dir():
+        return
+    (best, line), newest = best_checkpoint_or_folder(run), latest_checkpoint(run)
+    if line and newest is not None and best != newest:
+        logger.info("%s: takes %s, the newest; %s is the best by its evaluations, to be named itself", run, newest.name,
+                    best / "model")  # fmt: skip
 
 
 def _best(run_dir: Path) -> tuple[Mapping[str, Any] | None, TrainConfig]:
