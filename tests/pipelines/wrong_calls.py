@@ -318,7 +318,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("download", folder / "none.txt", out), "expected a Conceptual Captions .tsv"),
         WrongCall(("download", folder / "latin.tsv", out), "no row with a caption and a URL; line 1: "),
         WrongCall(("download", folder / "urls.tsv", photos), "is not empty and holds no download"),
-        WrongCall(("extract", photos, out, "--detector"), "--detector needs a value behind it: toy, a run of"),
+        WrongCall(("extract", photos, out, "--detector"), "--detector needs a value behind it: toy, a run of", 2),
         WrongCall(("extract", photos, out, "--detector", "toy", "--part", "5/4"), "; of 4 parts 1/4 to 4/4"),
         WrongCall(("extract", gone / "s", photos, "--detector", "toy"), "are the two in the wrong order? The photos co"),
         WrongCall(("finetune", out, "--task", "vqa"), "missing: --from and --data (", 2),
