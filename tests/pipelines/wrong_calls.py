@@ -320,7 +320,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("download", folder / "urls.tsv", photos), "is not empty and holds no download"),
         WrongCall(("extract", photos, out, "--detector"), "--detector needs a value behind it: toy, a run of", 2),
         WrongCall(("extract", photos, out, "--detector", "toy", "--part", "5/4"), "; of 4 parts 1/4 to 4/4"),
-        WrongCall(("extract", gone / "s", photos, "--detector", "toy"), "are the two in the wrong order? The photos co"),
+        WrongCall(("extract", gone / "s", photos, "--detector", "toy"), "are the two in the wrong order? The photos"),
         WrongCall(("finetune", out, "--task", "vqa"), "missing: --from and --data (", 2),
         WrongCall(("store", "info", file), "it is a file; a store is a folder with manifest.json"),
         WrongCall(("store", "copy", store, store / "copy"), "is in the source"),

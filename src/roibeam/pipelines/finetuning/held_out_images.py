@@ -186,7 +186,7 @@ class SeenBefore:
     learns_task: bool = True
 
     def words(self) -> str:
-        """Words to follow their number, on what was learned of them; "" where the run itself learned the task on all."""
+        """Words to follow their number, on what was learned of them; "" where the run learned its task on all."""
         before = "in pre-training, with captions and not with the task's questions"
         count = 0 if self.trained is None else len(self.trained)
         if not count or (self.learns_task and self.number_own == count):
