@@ -40,7 +40,7 @@ def main(
     result = pipelines.search_store(
         pipelines.SearchRequest(store=store, text=sentence, model=str(run), top=5, html=page)
     )
-    print(result.query)
+    print(result.query, "(after so few steps the order is chance)" if int(steps) < 500 else "")
     for row in result.found:  # a score above 0: rather a pair than not
         print(f"{row['score']:6.2f}  {row['image_id']}  {row['class']}; {row['caption']}")
     print(f"{page}   the photos")

@@ -153,6 +153,25 @@ def test_equal_scores_stand_in_the_order_of_the_photos() -> None:
     assert measured([wrong, right], 1).values.tolist() == [0.5]
 
 
+def test_the_interval_of_the_mean_is_that_of_photos_drawn_with_replacement() -> None:
+    """By drawing photos and measuring each draw anew."""
+    random = np.random.default_rng(0)
+    photos = [
+        (
+            labelled([[0, 0, 40, 40]], [int(random.integers(3))]),
+            Found(np.array([[0, 0, 40, 40.0]]), random.integers(3, size=1), random.random(1)),
+        )
+        for _ in range(12)
+    ]
+    counter = metrics.PrecisionCounter(3)
+    for row, found in photos:
+        counter.add(found.scores, found.class_ids, matched(row, found), row.class_ids)
+    draws = np.random.default_rng(0).integers(12, size=(400, 12))  # as `Bootstrap` draws
+    means = [measured([photos[n] for n in drawn], 3).mean for drawn in draws]
+    np.testing.assert_allclose(counter.ends(), np.quantile(np.array(means, float), [0.025, 0.975]), atol=1e-9)
+    assert metrics.PrecisionCounter(3).ends() == (None, None)
+
+
 def test_attributes_are_detections_on_true_boxes() -> None:
     boxes = np.array([[0, 0, 40, 40], [100, 0, 140, 40]], np.float32)
     known = np.array([[0, 2], [1, -1]])

@@ -76,6 +76,8 @@ def test_fewer_shards_than_slots_are_a_warning_with_a_shard_size_that_fills_them
     # Where only the cluster knows how many it has, one shard is too few anyway.
     assert "--shard-size 6 makes 67" in told(of(400, 4000), None)
     assert "8 min 20 s with 8" in told(of(400, 10), None)
+    assert "nothing is left to extract" in told(of(0, 6), 64) and "images/s" not in told(of(0, 6), 64)
+    assert "; rests on " in text  # the disk
 
 
 def test_a_run_on_gpus_is_planned_on_a_machine_without_one(
@@ -156,6 +158,7 @@ def test_the_array_job_makes_stores_that_join_to_the_whole(
     plan = ok(extract(source, out, *options, "--dry-run", "--gpus", 3, "--device", "cpu", "--json"))
     array = json.loads(plan.out.splitlines()[-1])["array"]
     assert array["images"] == len(photos) and array["jobs"] == 3 and not out.exists()
+    assert "#SBATCH --mem=16G" in array["script"] and array["timed"] > 0
     assert array["num_archives"] == (4 if kind == "tars" else 0)
     counts = []
     for task in (1, 2, 3, 2):

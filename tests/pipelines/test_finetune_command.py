@@ -123,6 +123,11 @@ def test_page_terminal_and_score_stand_beside_chance(roibeam: Cli, labels: Label
     (figure, balanced) = told["figures"]
     assert figure["name"] == "accuracy" and figure["chance"] == commonest and balanced["chance"] == 0.5
     assert roibeam(*labels.predict(tmp_path / "said")).code == 0
+    ok(roibeam(*labels.predict(tmp_path / "said.csv", "--page", tmp_path / "said.html")))  # the format follows the name
+    assert f"rows, chance {100 * commonest:.2f} %, predicted" in (tmp_path / "said.html").read_text()
+    assert (tmp_path / "said.csv").read_text().startswith("id,image,text,label\n")
+    wrong = one_line(roibeam(*labels.predict(tmp_path / "said.json")))
+    assert "labels has no predictions as .json; call it said.jsonl or said.csv" in wrong
     scored = json.loads(roibeam("score", "labels", tmp_path / "said", "--data", labels.data, "--json").out)["figures"]
     for ours, theirs in zip(told["figures"], scored, strict=False):
         assert all(ours[name] == theirs[name] for name in ("value", "low", "high", "chance", "verdict"))

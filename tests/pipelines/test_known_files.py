@@ -215,6 +215,22 @@ def test_a_store_in_place_of_photos_and_the_other_way_round(tmp_path: Path) -> N
         give_boxes(source, str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "came"),
+    [
+        ("a.json", '{"items": [{"file": "a.jpg"}]}', "got an object with items; expected a COCO file"),
+        ("a.json", '[{"img": "a.jpg", "cap": "a dog"}]', "got a list whose first entry has img, cap; expected a COCO"),
+        ("a.txt", "a.jpg\nb.jpg\n", r"got lines such as 'a.jpg', without captions .* --held-out list=FILE\); expected"),
+    ],
+)
+def test_captions_of_no_known_format_are_refused_with_the_formats(
+    tmp_path: Path, name: str, text: str, came: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{came}.*Karpathy.*SBU.*a list of"):
+        CaptionFile(str(tmp_path / name))
+
+
 def test_lists_that_look_like_others_are_what_they_were(tmp_path: Path) -> None:
     for text, kind in (
         ("0\n1\n2\n", ""),  # numbers of images

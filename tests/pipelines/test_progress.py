@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -50,7 +51,7 @@ def test_a_look_tells_rate_stragglers_and_what_waits() -> None:
     assert look.images_per_second == pytest.approx(1.2)  # the silent one counts for nothing
     first, shards, *in_work = status_text(look).splitlines()
     assert first == "350 of 4,000 images, 1.2 images/s, 50 min 42 s left, 3 failed (3 timeout)"
-    assert shards == "2 of 40 shards finished, 3 in work, 35 waiting"
+    assert shards == "2 of 40 shards finished, 3 in work, 35 waiting; last heard 25 min 0 s ago"
     assert [line.split()[1] for line in in_work] == ["7", "2", "3"]
     assert "30/100" in in_work[0] and "heard of 6 min 40 s ago  (silent)  host7 a7" in in_work[0]
     assert "(silent)" not in in_work[1] and "2.0 s/image" in in_work[1]
@@ -116,11 +117,15 @@ def test_whether_a_run_is_there_is_told_by_its_lock_and_what_it_wrote_last(tmp_p
 
     assert state(heard_ago=1.0) == "stopped"  # no lock: no run of any machine, however new the files are
     with store_lock(tmp_path):
+        assert (tmp_path / LOCK_NAME).read_text() == socket.gethostname()
         assert state(heard_ago=1.0) == state(heard_ago=SILENT_SECONDS / 2) == "running"
         assert state(heard_ago=SILENT_SECONDS) == "silent"
     (tmp_path / LOCK_NAME).touch()  # of a killed run, or of a machine whose locks are not seen here
     assert state(heard_ago=1.0) == "running"
     assert state(heard_ago=LIVING_SECONDS) == "stopped"
+    (tmp_path / LOCK_NAME).write_text(socket.gethostname())  # free, on the machine that held it: known at once
+    assert state(heard_ago=5.0) == "stopped"
+    assert "(the last one: it ended without a word, killed perhaps; last heard 5 s ago)" in status_text(view.read())
     with store_lock(tmp_path):  # it takes the file that was left, and is new
         assert view.read().heard_at == pytest.approx(time.time(), abs=5)
     assert view.read().state == "stopped"

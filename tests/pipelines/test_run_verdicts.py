@@ -194,6 +194,8 @@ def test_where_no_figure_is_better_than_chance_a_sentence_says_what_helps(
     right = Figure("masked_word_accuracy", 0.2, *accuracy, 0.25, None, 9)
     wrong = Figure("masked_words", 2.0, *loss, 2.0, None, 9)
     assert remark_on([right, wrong]) == remark
+    useless = Figure("masked_region_accuracy", 1.0, 0.9, 1.0, 1.0, None, 9)  # of a detector that knows one class
+    assert remark_on([right, wrong, useless]).startswith("masked regions: all right answers are one and the same")
 
 
 def test_the_verdict_on_all_measures_is_a_sentence() -> None:

@@ -85,6 +85,15 @@ def test_what_a_model_has_seen_is_told_as_sure_or_as_possible(official: Path, tm
     notes = seen.notes("run/", "validation")
     assert notes[0].startswith("run/ was trained on 2 of 4 validation images, such as COCO_train2014")
     assert notes[1].endswith("such as COCO_val2014_000000000002: it knew images by bare numbers")
+    write_json(tmp_path / "config.json", {"task": {"captions": "0a"}})
+    before = "in pre-training, with captions and not with the task's questions"
+    assert seen_before(tmp_path, asked, PhotoNames()).notes("run/", "x")[0].endswith(f" ({before})")
+    (tuned := tmp_path / "tuned").mkdir()
+    write_trained_images(tuned, keys(coco(3)), before=tmp_path)
+    write_json(tuned / "config.json", {"task": {"kind": "finetuning"}})
+    again = seen_before(tuned, asked, PhotoNames())
+    assert again.notes("t", "x")[0].endswith(f" (1 of them in fine-tuning; the others {before})")
+    assert seen_before(tuned, [coco(3)], PhotoNames()).words() == ""
     genome = HeldOut([f"refcoco+={official}", f"visual-genome={official}/image_data.json"])
     assert coco(3) in (seen_before(tmp_path, asked, PhotoNames(rules=genome)).trained or ())
     assert seen_before(None, asked, PhotoNames()).to_json()["trained_on"] is None

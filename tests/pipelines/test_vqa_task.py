@@ -19,6 +19,8 @@ from toy_questions import write_questions
 from roibeam.pipelines.data.datasets.tables import read_answer_table
 from roibeam.pipelines.data.datasets.vqa import read_answer_labels, read_imdb
 from roibeam.pipelines.data.record_regions import mirrored_boxes
+from roibeam.pipelines.finetuning.metrics.measure import write_csv_entries
+from roibeam.pipelines.finetuning.metrics.own_labels import read_csv_results
 from roibeam.pipelines.finetuning.prediction_card import write_card
 from roibeam.pipelines.finetuning.rows import LABEL, TaskText
 from roibeam.pipelines.finetuning.run.network import start_from_words
@@ -388,9 +390,17 @@ def test_what_is_written_is_scored_as_it_was_judged(tables: Path, tmp_path: Path
     assert list(judged.values) == [1.0, 0.5, 1.0]
     out = tmp_path / "said.json"
     task.write(out, list(task.answers(groups, said)))
-    assert json.loads(out.read_text())[0] == {"question_id": "row 0", "answer": "Red"}
+    first = {"question_id": "row 0", "image": "9.jpg", "question": "What?", "answer": "Red"}  # read without the table
+    assert json.loads(out.read_text())[0] == first
     score = run_score(ScoreRequest("vqa", out, tables))
     assert score.figures[0].value == judged.mean and score.card["official_rows"] is None
+    write_csv_entries(tmp_path / "said.csv", list(task.answers(groups, said)))  # as `predict --out said.csv`
+    assert (tmp_path / "said.csv").read_text().splitlines()[:2] == [",".join(first), ",".join(first.values())]
+    assert run_score(ScoreRequest("vqa", tmp_path / "said.csv", tables)).figures == score.figures
+    with pytest.raises(
+        ValueError, match=r"said\.csv', row 0: expected the columns id and label, got question_id, image"
+    ):
+        list(read_csv_results(str(tmp_path / "said.csv"), "id", "label"))
     out.write_text(json.dumps(json.loads(out.read_text())[1:]))
     with pytest.raises(ValueError, match=r"1 question without a row \(first: row 0\)"):
         run_score(ScoreRequest("vqa", out, tables))
@@ -418,6 +428,7 @@ def test_the_split_of_the_predictions_is_scored_unless_another_is_named(tables: 
     [
         ({"train": "train+val"}, r"train 'train\+val' is of VQA's official files, and --data has tables of your own"),
         ({"question": "imdb"}, "vqa.question 'imdb' is of VQA's official files"),
+        ({"validation": "dev"}, "validation must be val, test or nothing, got 'dev'"),
         ({"min_occurrence": 3}, "0 majority answers of at least 3 questions; set vqa.min_occurrence lower"),
     ],
 )

@@ -7,8 +7,9 @@ comes before the manifest that names it. One run at a time writes a store, or th
 import errno
 import fcntl
 import os
+import socket
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -162,7 +163,8 @@ def store_lock(store: Path, *, held: str = "another run is writing this store") 
 
 @contextmanager
 def held_lock(path: Path, held: str) -> Iterator[None]:
-    """Holds a lock's file; the kernel lets go of it when the process dies, however it dies.
+    """Holds a lock's file; the kernel lets go of it when the process dies, however it dies. It names this machine, so
+    that a free lock here is known to be of a killed run.
 
     Args:
         held: the message where another process holds it.
@@ -187,6 +189,9 @@ def held_lock(path: Path, held: str) -> Iterator[None]:
             pass
         os.close(descriptor)
     os.utime(descriptor)  # also on a file that a killed run left: its time is the start of this run
+    with suppress(OSError):  # a full disk; it is read by `roibeam progress` alone
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, socket.gethostname().encode())
     _HELD.add(descriptor)
     try:
         yield

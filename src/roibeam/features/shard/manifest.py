@@ -154,6 +154,7 @@ STORE_FORMAT = "roibeam-store"
 MANIFEST_VERSION = 1
 STORE_MANIFEST_NAME = "manifest.json"
 ANNOTATIONS_NAME = "annotations.parquet"
+LOCATIONS_NAME = "locations.jsonl"
 RETRIED_PREFIX = "retried-"
 DEAD_LETTERS_NAME = "dead_letters.parquet"
 EMPTY_CONTENT_DIGEST = hashlib.sha256().hexdigest()

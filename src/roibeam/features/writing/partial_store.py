@@ -40,6 +40,7 @@ from roibeam.features.record.region_record import RegionRecord, record_digest
 from roibeam.features.shard.manifest import (
     ANNOTATIONS_NAME,
     DEAD_LETTERS_NAME,
+    LOCATIONS_NAME,
     STORE_MANIFEST_NAME,
     ShardManifest,
     ShardSummary,
@@ -87,7 +88,7 @@ def check_sequence_folder(out: Path | OutputFolder, command: str, plan: str) -> 
             shards.append(name)
         elif not (
             _DATA_FILE.fullmatch(name)
-            or name in (DEAD_LETTERS_NAME, ANNOTATIONS_NAME)
+            or name in (DEAD_LETTERS_NAME, ANNOTATIONS_NAME, LOCATIONS_NAME)
             or (name.startswith(".") and name.endswith(TEMPORARY_SUFFIX))
         ):
             raise ValueError(other)
@@ -152,7 +153,7 @@ def remove_unfinished(out: Path | OutputFolder, finished: Sequence[ShardManifest
     that are not finished stay for a day.
     """
     folder = output_folder(out)
-    kept = {LOCK_NAME, STORE_MANIFEST_NAME, DEAD_LETTERS_NAME, ANNOTATIONS_NAME}
+    kept = {LOCK_NAME, STORE_MANIFEST_NAME, DEAD_LETTERS_NAME, ANNOTATIONS_NAME, LOCATIONS_NAME}
     kept |= {shard_manifest_name(manifest.shard) for manifest in finished}
     data_files = [manifest.data_file for manifest in finished if manifest.data_file is not None]
     kept |= {*data_files, *map(captions_file_name, data_files)}

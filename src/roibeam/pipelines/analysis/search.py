@@ -36,8 +36,9 @@ from roibeam.pipelines.common.statistics.verdict import sentence_of, verdict_of
 from roibeam.pipelines.data.captions.caption_files import read_annotations
 from roibeam.pipelines.extract.one_photo import not_there
 from roibeam.pipelines.extract.store_page import config_part, warning_of_store
+from roibeam.pipelines.finetuning.requests import FINETUNING
 from roibeam.pipelines.finetuning.run.finetune_request import best_of_seeds
-from roibeam.pipelines.finetuning.run.predict_request import FINETUNING, predicts_pairs, reads_photos, task_checkpoint
+from roibeam.pipelines.finetuning.run.predict_request import predicts_pairs, reads_photos, task_checkpoint
 from roibeam.pipelines.training.model_files.model_folder import FoundModel, model_folder
 from roibeam.pipelines.training.run_folder.folder import saved_config
 from roibeam.pipelines.training.run_folder.run_summary import read_summary

@@ -67,9 +67,10 @@ def train_command(
     typer.echo(origin_lines(out))
     if result.evaluation is not None:
         typer.echo(f"on {request.val_labels}: {', '.join(map(sentence_of, result.evaluation.figures))}")
-    use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
-    typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
+    typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   the detector")
     typer.echo("\n".join(run_folder_lines(out, result)))
+    best = model if result.best is None else result.best / "model"
+    typer.echo(f"Next: roibeam extract PHOTOS STORE --detector {best}")
 
 
 @detector_app.command("evaluate", cls=HelpedCommand)
@@ -105,6 +106,7 @@ def evaluate_command(
     from roibeam.pipelines.common.console.command_files import NamedFiles
     from roibeam.pipelines.common.console.overrides import apply_overrides
     from roibeam.pipelines.data.labelled_photos import look_at_photos, open_labelled_photos
+    from roibeam.pipelines.training.run_folder.folder import note_best_detector
 
     named = NamedFiles()
     folder = named.look(lambda: read_detector_folder(detector))
@@ -113,6 +115,7 @@ def evaluate_command(
     named.look(lambda: check_device(device))
     named.check()
     assert folder is not None
+    note_best_detector(detector)
     conventions = apply_overrides({"conventions": folder.conventions}, settings or ())["conventions"]
     listed = open_labelled_photos(labels.labels, image_root=labels.photos, vocab=labels.vocab)
     labelled = look_at_photos(listed.once(max_images), conventions.exif_orientation, is_needed=lambda _image: True)

@@ -72,9 +72,14 @@ def extract_command(
     summary = extract_work(work, request.run, tell=_print_note)
     typer.echo(summary_event(summary) if request.run.json else summary_text(summary))
     if not summary.succeeded:
+        left = (
+            "the store is complete for the others"
+            if summary.failed_share < 1
+            else f"the store has no record, and other commands refuse it: remove {request.out}, or mend the photos"
+        )
         _print_note(
             f"roibeam: {100 * summary.failed_share:.1f} % of the images failed, more than the "
-            f"{100 * request.run.max_failures:g} % of --max-failures; the store is complete for the others; "
+            f"{100 * request.run.max_failures:g} % of --max-failures; {left}; "
             f"{request.out}/report.html gives the reasons, and `roibeam store dead-letters {request.out}` lists all "
             "that failed; --retry-dead-letters tries them again"
         )

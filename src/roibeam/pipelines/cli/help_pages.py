@@ -233,6 +233,12 @@ OTHER_COMMANDS = {
 _HOME = re.compile(r"((?:[^\s=/]+=)*)~(?=/|$)")
 
 
+def _is_missing(param: Any, words: Sequence[str]) -> bool:
+    """Whether a required option is not among the words of a command line."""
+    given = {word.partition("=")[0] for word in words}
+    return param.param_type_name == "option" and param.required and given.isdisjoint(param.opts)
+
+
 class HelpedCommand(TyperCommand):
     """A command with roibeam's page of help, and `--help-all`."""
 
@@ -258,9 +264,16 @@ class HelpedCommand(TyperCommand):
                     if each.param_type_name == "argument"
                 )
                 return cast(list[str], ctx.fail(f"missing argument: expected {names}"))
-            if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
+            missing = [each.opts[0] for each in self.params if _is_missing(each, own)]
+            if type(error).__name__ == "MissingParameter" and missing:  # all at once; the parser names the first
+                return cast(list[str], ctx.fail(f"missing: {' and '.join(missing)}"))
+            if not hasattr(error, "option_name"):
                 raise
             name = str(error.option_name)
+            if not hasattr(error, "possibilities"):
+                known = next((each for each in self.params if name in each.opts), None)
+                what = getattr(known, "help", "").replace("\n", " ")
+                return cast(list[str], ctx.fail(f"{name} needs a value behind it: {what}"))
             return cast(list[str], ctx.fail(_no_such_option(self, name) + self.where_else(name)))
         if too_many and not ctx.resilient_parsing:
             ctx.fail(_too_many(self, ctx, too_many))

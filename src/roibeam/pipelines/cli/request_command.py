@@ -36,7 +36,8 @@ def request_command(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _options(request: Any) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(request, include_extras=True)
-    for each in fields(request):
+    own = vars(request).get("__annotations__", {})
+    for each in sorted(fields(request), key=lambda each: each.name not in own):  # before those of classes above
         if is_dataclass(hints[each.name]):
             yield from _options(hints[each.name])
         elif get_origin(hints[each.name]) is Annotated:

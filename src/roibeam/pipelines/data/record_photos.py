@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import glob
+import io
+import itertools
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
-from roibeam.features.folders.local_folder import LocalFolder
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.shard.manifest import LOCATIONS_NAME
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
 from roibeam.pipelines.common.image_ids import ID_RULES
@@ -20,6 +23,7 @@ from roibeam.pipelines.common.scratch_database import ScratchDatabase
 from roibeam.pipelines.data.datasets.photo_folders import Listing, list_folder
 from roibeam.pipelines.data.image_table import Ambiguous, ImageFinder
 from roibeam.pipelines.data.shard_plan import planned_members, read_plan
+from roibeam.pipelines.data.source_images import archive_images, look_into
 
 _ORIENTATIONS = ("applied", "ignored")
 
@@ -48,44 +52,42 @@ class RecordPhotos:
     Args:
         store: of their records; its settings have how photos were turned (EXIF orientation).
         image_ids: of the photos, each once.
-        folder: where photos lie, found by the rules of `ImageFinder` (id, path, COCO or Flickr number); None takes the
-            locations that the store's plan recorded, or the folder that was named when the store was written.
+        folder: where photos lie, in files or in tars and zips, found by the rules of `ImageFinder` (id, path, COCO or
+            Flickr number); None takes the locations that the store's plan recorded, or those of the stores that it was
+            copied from, or the folder that was named when the store was written.
     Raises:
         ValueError: when the folder is none, or the store has none and none is given.
     """
 
     def __init__(self, store: FeatureStore, image_ids: Iterable[str], folder: str | None = None) -> None:
-        plan = read_plan(LocalFolder(store.path)) if folder is None else None
-        if folder is None and plan is None and (recorded := _folder_of_written_store(store)) is not None:
+        recorded_photos = recorded_locations(store) if folder is None else None
+        if folder is None and recorded_photos is None and (recorded := _folder_of_written_store(store)) is not None:
             if not os.path.isdir(recorded):
                 raise ValueError(
                     f"{recorded}: the photos of {store.path} were here when it was written; name where they are now"
                 )
             folder = recorded
         if folder is None:
-            if plan is None:
+            if recorded_photos is None:
                 raise ValueError(
-                    f"{store.path} does not record where its photos are (an imported, copied or staged store); name "
-                    "their folder with --photos"
+                    f"{store.path} does not record where its photos are (an imported or staged store, or a copy of "
+                    "one); name their folder with --photos"
                 )
-            self.root = plan.source.get("image_root", "")
             requested = set(image_ids)
-            found = ((one.image_id, one.location) for one in planned_members(LocalFolder(store.path), plan))
             rows: Iterator[tuple[str, str | None, str]] = (
                 (image_id, location, f"no file {location}; name the folder of the photos with --photos")
-                for image_id, location in found
+                for image_id, location in recorded_photos
                 if image_id in requested
             )
         else:
             listing = list_folder(folder)
-            self.root = listing.root
             source = store.manifest.config.get("source")
             rule = source.get("id_rule") if isinstance(source, dict) else None
             rows = _found_in(listing, image_ids, rule if rule in ID_RULES else ID_RULES[0])
         conventions = store.manifest.config.get("detector", {}).get("conventions", {})
         self._orientation: str | None = conventions.get("exif_orientation")
         self._table = ScratchDatabase("CREATE TABLE photos (id TEXT PRIMARY KEY, location TEXT, why TEXT)")
-        self._table.add("INSERT INTO photos VALUES (?, ?, ?)", map(_checked, rows))
+        self._table.add("INSERT OR IGNORE INTO photos VALUES (?, ?, ?)", map(_checked, rows))
 
     def missing(self) -> dict[str, str]:
         """Image ids without a photo, each with why: what can be known without reading photos."""
@@ -118,7 +120,7 @@ class RecordPhotos:
             SourceGoneError: when the whole folder has gone.
         """
         try:
-            data = read_image(self.root, place.location)
+            data = read_image(os.path.dirname(_file_of(place.location)), place.location)
             for orientation in _ORIENTATIONS if self._orientation is None else (self._orientation,):
                 pixels = decode_image(data, exif_orientation=orientation)
                 if pixels.shape[:2] == place.image_hw:
@@ -142,7 +144,39 @@ def lack_of_photos(missing: Mapping[str, str], num_images: int, what: str = "ima
 
 def has_photo_locations(store: FeatureStore) -> bool:
     """Whether a store records where its photos lie, or lay when it was made."""
-    return read_plan(LocalFolder(store.path)) is not None or _folder_of_written_store(store) is not None
+    return recorded_locations(store) is not None or _folder_of_written_store(store) is not None
+
+
+def recorded_locations(store: FeatureStore) -> Iterator[tuple[str, str]] | None:
+    """Image ids and locations by the store's plan, or by the plans of the stores that it was copied from; an id may
+    come twice. None where there are none; ValueError, once they are taken, for a damaged file."""
+    folder = store.folder
+    if (plan := read_plan(folder)) is not None:
+        return ((one.image_id, one.location) for one in planned_members(folder, plan))
+    return None if folder.num_bytes(LOCATIONS_NAME) is None else _copied_locations(folder)
+
+
+def _copied_locations(folder: OutputFolder) -> Iterator[tuple[str, str]]:
+    path = folder.local_path
+    with io.BytesIO(folder.read_bytes(LOCATIONS_NAME)) if path is None else open(path / LOCATIONS_NAME, "rb") as file:
+        try:
+            yield from ((row["image_id"], row["location"]) for row in map(json.loads, file))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{folder.where(LOCATIONS_NAME)}: damaged ({error}); copy the store again, or name the folder of the "
+                "photos with --photos"
+            ) from None
+
+
+def write_locations(folder: OutputFolder, stores: Sequence[FeatureStore], selected: Callable[[str], bool]) -> None:
+    """Writes the locations of the selected photos into a copy of the stores, or nothing where one has none."""
+    found = list(filter(None, map(recorded_locations, stores)))
+    if len(found) < len(stores):
+        return
+    with folder.atomic_path(LOCATIONS_NAME) as aside, open(aside, "w", encoding="utf-8") as file:
+        for image_id, location in itertools.chain.from_iterable(found):
+            if selected(image_id):
+                file.write(json.dumps({"image_id": image_id, "location": location}, ensure_ascii=False) + "\n")
 
 
 def _folder_of_written_store(store: FeatureStore) -> str | None:
@@ -156,18 +190,17 @@ def _folder_of_written_store(store: FeatureStore) -> str | None:
 def _found_in(listing: Listing, image_ids: Iterable[str], id_rule: str) -> Iterator[tuple[str, str | None, str]]:
     """Location of each image, or None and why there is none."""
     listed = ScratchDatabase("CREATE TABLE listed (place INTEGER PRIMARY KEY, id TEXT, location TEXT)")
-    photos = enumerate(listing.images(id_rule=id_rule))
+    packed = archive_images(look_into(listing).archives, id_rule, [])
+    photos = enumerate(itertools.chain(listing.images(id_rule=id_rule), packed))
     listed.add("INSERT INTO listed VALUES (?, ?, ?)", ((place, one.image_id, one.location) for place, one in photos))
     finder = ImageFinder(image_id for (image_id,) in listed.stream("SELECT id FROM listed ORDER BY place"))
-    has_tars = bool(glob.glob(f"{glob.escape(listing.root)}/*.tar"))
-    packed = "; photos in tars are not read from here: unpack them" if has_tars else ""
     for image_id in image_ids:
         found = finder.look_up(image_id)
         if isinstance(found, Ambiguous):
             names = " and ".join(map(repr, found.image_ids[:2]))
             yield image_id, None, f"{names} in {listing.root} may both be its photo"
         elif found is None:
-            yield image_id, None, f"no photo of this name in {listing.root}{packed}"
+            yield image_id, None, f"no photo of this name in {listing.root}"
         else:
             ((location,),) = listed.rows("SELECT location FROM listed WHERE place = ?", (found.place,))
             yield image_id, location, f"no file {location}"
@@ -177,8 +210,13 @@ def _checked(row: tuple[str, str | None, str]) -> tuple[str, str | None, str]:
     """Marks files of this machine that are not there as missing; files at URLs are checked when they are read."""
     image_id, location, why = row
     if location is not None:
-        place = parse_location(location)
-        file = location if place is None else place.archive
+        file = _file_of(location)
         if not is_url(file) and not os.path.exists(file) and not location_exists(location):
             return image_id, None, why
     return image_id, location, why
+
+
+def _file_of(location: str) -> str:
+    """The file that holds a photo: itself, or its archive."""
+    place = parse_location(location)
+    return location if place is None else place.archive

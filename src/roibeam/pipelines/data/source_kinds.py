@@ -321,6 +321,12 @@ def check_images_are_there(source: Source) -> None:
         raise ValueError(
             f"{source.location!r}: its images are in {' and in '.join(map(repr, several))}; choose one with --photos"
         )
+    name = os.path.relpath(probes[0], source.image_root)
+    if source.kind == "image-list" and os.path.splitext(name)[1].lower() not in IMAGE_EXTENSIONS:
+        raise ValueError(
+            f"{source.location!r}: its first line, {name!r}, is no path of a photo; SOURCE is photos or a list of "
+            "them, and a file of captions goes to --captions"
+        )
     looked = [] if is_url(source.location) else folders_to_try(source.location, source.kind)
     also = f"; looked also in {', '.join(map(repr, looked))}" if looked else ""
     raise ValueError(

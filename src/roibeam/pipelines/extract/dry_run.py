@@ -50,6 +50,7 @@ ENOUGH_SECONDS = 20.0  # of timing
 PAGE_BYTES = 4096
 _EXAMPLES = (8, 64)  # slots, where their number is unknown
 _CORES = 8  # of a job of an array, unless --threads names another number
+_JOB_GB = 16  # of memory: torch and CUDA take some 5, the detector and photos read ahead the rest
 _LEAST_MINUTES = 30  # of its time limit
 _NOT_REPEATED = ("sources", "out", "dry_run", "json", "images", "gpus", "speed")  # in its command
 # BENCHMARKS.md, "The detector at true size": from file to record, images/s and date by mode.
@@ -118,10 +119,14 @@ class ArrayJob:
     regions_per_image: float
     feature_width: int
     dtype: str
-    is_timed: bool
+    timed: int
     shard_size: int
     script: str
     join: str
+
+    @property
+    def is_timed(self) -> bool:
+        return self.timed > 0
 
     @property
     def seconds(self) -> float:
@@ -145,7 +150,8 @@ class ArrayJob:
             f"  jobs                {self.jobs:,} of at most {plural(most, 'image')}, each in "
             f"{plural(-(-most // size), 'shard')} of at most {size:,}",
             f"  disk                {byte_count(self.num_bytes)}, and as much for the joined store; {regions} regions "
-            f"an image x {self.feature_width:,} x {self.dtype}, with boxes and class probabilities (--distribution)",
+            f"an image x {self.feature_width:,} x {self.dtype}, with boxes and class probabilities (--distribution)"
+            + (f"; rests on {plural(self.timed, 'photo')}" if self.is_timed else ""),
         ]
 
     def pasted(self) -> str:
@@ -210,19 +216,24 @@ class DryRun:
                 f"  images              unknown: {self.unlisted}",
                 *options,
             ]
+        rests = f"; rests on {plural(found.timed, 'photo')}" if found.timed else ""
+        speed = f"{IMAGES.rate(1 / found.seconds_per_image)} in one process" if found.timed else "not measured"
         without = ""
         if self.with_distribution:
             without = " (--distribution top-20 or none takes less)"
+        if not found.images:
+            nothing = "dry run: nothing is left to extract; the same command only checks the store"
+            return [*(f"note: {note}" for note in found.notes), nothing, *options]
         return [
             *(f"note: {note}" for note in found.notes),
             f"dry run: nothing written; {plural(found.timed, 'photo')} timed {found.timed_on}",
             f"  images to extract   {found.images:,}",
-            f"  speed               {IMAGES.rate(1 / max(found.seconds_per_image, 1e-9))} in one process",
+            f"  speed               {speed}",
             f"  shards              {found.num_shards:,} of at most {plural(found.shard_size, 'image')}",
             f"  shards at once      {self.slots.words}",
             f"  time                {self._time(found)}",
             f"  disk                {byte_count(found.images * found.bytes_per_image)}, "
-            f"{found.bytes_per_image / 1e3:.0f} kB per image{without}",
+            f"{found.bytes_per_image / 1e3:.0f} kB per image{without}{rests}",
             *options,
         ]
 
@@ -380,12 +391,13 @@ def _plan_array(
     header = [
         "#!/bin/bash", "#SBATCH --job-name=roibeam", f"#SBATCH --array=1-{jobs}",
         *(["#SBATCH --gpus=1"] if device != "cpu" else []), f"#SBATCH --cpus-per-task={threads}",
+        f"#SBATCH --mem={_JOB_GB}G",
         f"#SBATCH --time={minutes // 60:02d}:{minutes % 60:02d}:00", "#SBATCH --requeue",
         f"cd {shlex.quote(str(Path.cwd()))}",
     ]  # fmt: skip
     return ArrayJob(
         images, jobs, speed, measured, most, shared, images * per_image, regions, width,
-        request.records.dtype, found is not None, request.shard_size or shard_size_for(1 / speed),
+        request.records.dtype, 0 if found is None else found.timed, request.shard_size or shard_size_for(1 / speed),
         "\n".join([*header, job]), join,
     )  # fmt: skip
 

@@ -42,6 +42,7 @@ from roibeam.pipelines.data.shard_plan import Plan
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
 from roibeam.pipelines.extract.request import DetectorOptions, ExtractRequest
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
+from roibeam.pipelines.training.run_folder.folder import note_best_detector
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
 RUNNERS = (*ON_THIS_MACHINE, "flink", "spark", "dataflow")
@@ -203,6 +204,7 @@ def check_named_again(given: DetectorOptions, plan: Plan, store: str) -> None:
 def chosen_detector(given: DetectorOptions) -> ChosenDetector:
     if given.queries is not None:
         raise ValueError(f"--queries {given.queries}: {given.detector or 'the detector'} takes none; leave it out")
+    note_best_detector(str(given.detector))
     return choose_detector(
         given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
         weights=given.weights,

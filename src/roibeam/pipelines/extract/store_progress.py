@@ -5,12 +5,13 @@ Works on any machine that can read the stores.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roibeam.features.folders.folder_protocol import OutputFolder, is_locked
+from roibeam.features.folders.folder_protocol import LOCK_NAME, OutputFolder, is_locked
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.messages import on_a_line
@@ -119,8 +120,9 @@ class StatusView:
                 status, error, _ = last_end(self._folder)
                 return STOPPED, None if status == FINISHED else error
             # The lock of a killed run, or of one on another machine whose locks cannot be seen here.
-            if not locked and silent >= LIVING_SECONDS:
-                return STOPPED, None
+            holder = dict(self._folder.read_many([LOCK_NAME]))[LOCK_NAME]
+            if not locked and (silent >= LIVING_SECONDS or holder == socket.gethostname().encode()):
+                return STOPPED, f"it ended without a word, killed perhaps; last heard {duration(silent)} ago"
         return SILENT if silent >= SILENT_SECONDS else RUNNING, None
 
     def _complete(self, locked: bool | None, now: float) -> tuple[str, str | None]:
@@ -178,9 +180,10 @@ def status_text(status: Status) -> str:
         complete = f"the store is complete: {planned:,} of {planned:,} shards, {STORE_MANIFEST_NAME} is there"
         complete += {FAILED: f"; the run failed: {status.error}", RUNNING: "; the run is ending"}.get(status.state, "")
         return f"{_count(status)}\n{on_a_line(complete)}"
+    heard = f"; last heard {duration(status.seen_at - status.heard_at)} ago" if status.state == RUNNING else ""
     lines = [
         _count(status),
-        f"{status.finished:,} of {planned:,} shards finished, {in_work:,} in work, {waiting:,} waiting",
+        f"{status.finished:,} of {planned:,} shards finished, {in_work:,} in work, {waiting:,} waiting{heard}",
     ]
     if status.state == STOPPED:
         state = "stopped" if status.finished else "not begun, or stopped"

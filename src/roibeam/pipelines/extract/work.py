@@ -16,6 +16,7 @@ from typing import Any
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.messages import plural
@@ -218,7 +219,9 @@ def _check_names(request: ExtractRequest, *, runs_here: bool) -> None:
     named = NamedFiles()
     what = "SOURCE" if len(images.sources) == 1 else "SOURCE (the last argument is the store)"
     for source in images.sources:
-        named.need(what, None if is_pattern(source) else source)
+        is_there = named.need(what, None if is_pattern(source) else source)
+        if not is_there and os.path.exists(out) and _is_photos(out):
+            named.refuse(f"OUT {out!r} holds photos: are the two in the wrong order? The photos come first")
     named.need("--photos", images.photos, FOLDER)
     named.need("--boxes", images.boxes)
     named.need("--captions", images.captions, FILE)
@@ -227,6 +230,11 @@ def _check_names(request: ExtractRequest, *, runs_here: bool) -> None:
     named.look(lambda: _check_out(out, images.sources))
     named.look(lambda: check_runner_name(request.run.runner))
     named.check()
+
+
+def _is_photos(path: str) -> bool:
+    names = os.listdir(path) if os.path.isdir(path) else [path]
+    return any(os.path.splitext(name)[1].lower() in IMAGE_EXTENSIONS for name in names)
 
 
 def _check_out(out: str, sources: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural, printable
+from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.data.compatibility import HeldOutOptions
 from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, reported_files
 from roibeam.pipelines.data.image_identity import (
@@ -24,7 +25,8 @@ from roibeam.pipelines.data.image_identity import (
     reported_by_name,
     whole_id,
 )
-from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_among
+from roibeam.pipelines.finetuning.requests import FINETUNING
+from roibeam.pipelines.training.run_folder.training_data import OWN_IMAGES, known_keys, trained_among
 
 
 def check_held_out(request: HeldOutOptions) -> None:
@@ -173,11 +175,25 @@ class SeenBefore:
     Attributes:
         trained: ids of those that it was trained on; None if unknown.
         perhaps: ids of those whose bare number it was trained on, of an unknown data set.
+        number_own: of `trained`, those that the run itself was trained on, not only the runs that it started from.
+        learns_task: whether the run is one of fine-tuning.
     """
 
     images: int
     trained: tuple[str, ...] | None
     perhaps: tuple[str, ...] = ()
+    number_own: int = 0
+    learns_task: bool = True
+
+    def words(self) -> str:
+        """Words to follow their number, on what was learned of them; "" where the run learned its task on all."""
+        before = "in pre-training, with captions and not with the task's questions"
+        count = 0 if self.trained is None else len(self.trained)
+        if not count or (self.learns_task and self.number_own == count):
+            return ""
+        if not self.learns_task:
+            return f" ({before})"
+        return f" ({self.number_own:,} of them in fine-tuning; the others {before})"
 
     def notes(self, model: object, what: str) -> list[str]:
         """Notes for people.
@@ -188,7 +204,8 @@ class SeenBefore:
         of = f"of {plural(self.images, f'{what} image')}"
         notes = []
         if self.trained:
-            notes.append(f"{model} was trained on {len(self.trained):,} {of}, such as {printable(self.trained[0], 80)}")
+            such = f"such as {printable(self.trained[0], 80)}"
+            notes.append(f"{model} was trained on {len(self.trained):,} {of}, {such}{self.words()}")
         if self.perhaps:
             notes.append(
                 f"{model} may have been trained on {len(self.perhaps):,} {of}, such as "
@@ -202,6 +219,7 @@ class SeenBefore:
             "trained_on": None if self.trained is None else len(self.trained),
             "perhaps_trained_on": len(self.perhaps),
             "examples": list((self.trained or ())[:3]),
+            "how": self.words(),
         }
 
 
@@ -214,6 +232,11 @@ def seen_before(run: Path | None, image_ids: Sequence[str], names: PhotoNames) -
     trained = None if run is None else trained_among(run, image_ids, names.keys)
     if run is None or trained is None:
         return SeenBefore(len(image_ids), None)
+    own, config = trained_among(run, trained, names.keys, OWN_IMAGES), run / "config.json"
+    described = read_json_object(config).get("task") if config.is_file() else None
+    learns_task = not isinstance(described, dict) or described.get("kind") == FINETUNING
     known = set(trained)
     others = [image_id for image_id in image_ids if image_id not in known]
-    return SeenBefore(len(image_ids), tuple(trained), tuple(trained_among(run, others, names.bare_keys) or ()))
+    perhaps = tuple(trained_among(run, others, names.bare_keys) or ())
+    number_own = len(trained if own is None else own)
+    return SeenBefore(len(image_ids), tuple(trained), perhaps, number_own, learns_task)

@@ -171,4 +171,4 @@ def _leaks(leaks: Mapping[str, Any]) -> str:
     perhaps = leaks.get("perhaps_trained_on")
     maybe = f", perhaps on {perhaps:,} more" if perhaps else ""
     start = "" if leaks.get("start_is_known", True) else "; the training data of its start are not known"
-    return f"trained on {trained:,} of the {images:,} images of this split{maybe}{start}"
+    return f"trained on {trained:,} of the {images:,} images of this split{leaks.get('how', '')}{maybe}{start}"

@@ -24,6 +24,8 @@ from roibeam.pipelines.common.console.request_options import (
 from roibeam.pipelines.data.compatibility import HeldOutOptions
 from roibeam.pipelines.training.requests import SYSTEMS, EncoderRequest, TrainingOptions, named_step
 
+FINETUNING = "finetuning"  # kind of a run, in its configuration
+
 AnnotatedStore = Annotated[str | None, option(
     "Store of the task's own boxes, used with the detected regions of --store (VCR).", "STORE", INPUT, advanced=True,
 )]  # fmt: skip

@@ -156,6 +156,7 @@ class DownstreamTask:
         kept: what the evaluations of a run keep in place of predictions; None for these.
         answers: groups and their predictions -> entries of the result file, one for each group.
         write: entries -> the result file.
+        own_table: whether rows are of the user's own table: entries are texts by name, and have image and text too.
         labels: what the numbers of a LABEL task mean; kept with the model.
         label_weights: of the loss "class", the weight of a row of each label; () for 1 each.
         num_images: of a row; 0 for texts alone, which need no store.
@@ -249,6 +250,7 @@ class DownstreamTask:
     directly: QuestionRows | None = None
     reported_by: str = ""
     kept: Kept | None = None
+    own_table: bool = False
 
     def __post_init__(self) -> None:
         if self.form == LABEL and self.loss != NUMBER_LOSS and len(self.labels) < 2:

@@ -14,7 +14,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, checked_output, named_model
 from roibeam.pipelines.analysis.requests import EvaluateRequest
 from roibeam.pipelines.common.compute import check_device
-from roibeam.pipelines.common.console.command_files import FILE, FOLDER
+from roibeam.pipelines.common.console.command_files import FILE, FOLDER, read_json_object
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.captions.caption_files import CaptionFile, stored_captions
 from roibeam.pipelines.data.compatibility import checked_one_in
@@ -40,6 +40,7 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda _rem
         precision=request.precision,
     )  # fmt: skip
     file, out = _checked(request)
+    _refuse_untrained_heads(request.checkpoint)
     # Torch is imported only when the names are in order.
     with waiting("loading torch"):
         from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
@@ -78,6 +79,20 @@ def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
         named.look(lambda: FeatureStore(request.store).close())
     file = named.look(lambda: _caption_file(request)) if has_captions else None
     return file, checked_output(named, request, "evaluation", has_checkpoint=has_checkpoint)
+
+
+def _refuse_untrained_heads(checkpoint: str) -> None:
+    """Raises ValueError for a run of `finetune` from new weights: nothing was pre-trained that could be measured."""
+    place = Path(checkpoint).expanduser()
+    configs = [each / "config.json" for each in (place, *place.parents[:3])]
+    saved = next((read_json_object(each) for each in configs if each.is_file()), {})
+    task, recorded = saved.get("task"), saved.get("recorded")
+    is_tuned = isinstance(task, dict) and task.get("kind") == "finetuning"
+    if is_tuned and isinstance(recorded, dict) and recorded.get("start") == "none":
+        raise ValueError(
+            f"{checkpoint}: was fine-tuned from new weights, so it never learned masked words, masked regions and "
+            "matches, which evaluate measures; roibeam predict and roibeam score measure its task"
+        )
 
 
 def _caption_file(request: EvaluateRequest) -> CaptionFile | None:

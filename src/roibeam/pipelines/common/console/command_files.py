@@ -55,7 +55,12 @@ class NamedFiles:
             self._wrong.append(f"{option} {os.fspath(value)!r} is a folder; name a file")
             return False
         if kind == FOLDER and not os.path.isdir(path):
-            self._wrong.append(f"{option} {os.fspath(value)!r} is a file; name a folder")
+            with_tables = (
+                ": of tables of your own it holds train.csv and val.csv (or .jsonl, .parquet), with the columns image, "
+                "text and label, or of --task vqa image, question and answer; docs/finetuning.md, A table of your own"
+            )
+            more = with_tables if option == "--data" else ""
+            self._wrong.append(f"{option} {os.fspath(value)!r} is a file; name a folder{more}")
             return False
         if os.path.isfile(path) and not os.path.getsize(path):
             self._wrong.append(

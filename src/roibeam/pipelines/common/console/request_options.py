@@ -63,7 +63,8 @@ def part_of(words: str) -> tuple[int, int]:
     """The numbers of `--part I/N`; ValueError for others."""
     part, _, parts = words.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise ValueError(f"--part {words!r}: expected a part and the number of parts, such as 2/8")
+        known = f"; of {parts} parts 1/{parts} to {parts}/{parts}" if parts.isdecimal() and int(parts) else ""
+        raise ValueError(f"--part {words!r}: expected a part and the number of parts, such as 2/8{known}")
     return int(part), int(parts)
 
 

@@ -283,11 +283,16 @@ def lacks_intervals(figures: Sequence[Figure]) -> bool:
 
 
 def remark_on(figures: Sequence[Figure]) -> str:
-    """`NOT_KNOWN`, `AT_CHANCE` where there are verdicts and none is good, else ""."""
-    if lacks_intervals(figures):
-        return NOT_KNOWN
-    sentence = verdict_sentence(figures)
-    return sentence if sentence == AT_CHANCE else ""
+    """`NOT_KNOWN`, `AT_CHANCE` where there are verdicts and none is good, else ""; and which targets are all equal."""
+    sentence = NOT_KNOWN if lacks_intervals(figures) else verdict_sentence(figures)
+    equal = [measure_name(each.name).lower_title.partition(":")[0] for each in figures if _has_one_answer(each)]
+    one = f"{' and '.join(equal)}: all right answers are one and the same, so that this says nothing" if equal else ""
+    one += " (regions of a young detector may all have one class: train it longer)" if "masked regions" in equal else ""
+    return ". ".join(filter(None, [one, sentence if sentence in (NOT_KNOWN, AT_CHANCE) else ""]))
+
+
+def _has_one_answer(figure: Figure) -> bool:
+    return measure_name(figure.name).is_share and figure.chance is not None and figure.chance > 1 - _ROUNDING
 
 
 def with_words_alone(figures: Iterable[Figure], found: Mapping[str, float]) -> tuple[Figure, ...]:

@@ -23,6 +23,7 @@ from roibeam.features.reading.temporary_copy import IndexedIds
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.shard.reader import shard_digests
 from roibeam.features.store import FeatureStore
+from roibeam.messages import printable
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
 from roibeam.pipelines.data.datasets import caption_lists, coco, image_list, karpathy
 from roibeam.pipelines.data.datasets.known_files import BY_EXTENSION, json_kind, kind_of, refuse_others
@@ -78,8 +79,12 @@ class CaptionFile:
         kind = json_kind(location) if extension == ".json" else kind_of(location)
         self.kind = _BY_EXTENSION.get(extension, "") if kind in BY_EXTENSION else kind
         if not self.kind:
+            with open(location, encoding="utf-8", errors="replace") as file:
+                line = printable(file.readline().strip(), 60)
             raise ValueError(
-                f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, or {caption_lists.EXPECTED}; a "
+                f"{location!r}: got lines such as {line!r}, without captions (a list of images to keep out of training "
+                f"goes to --held-out list=FILE); expected a captions .json of COCO, Karpathy (training "
+                f"takes its train and restval, validation its val) or SBU, or {caption_lists.EXPECTED}; a "
                 f"caption .tsv, a line each: the caption, a tab, the photo; a table of photos and captions as .csv, "
                 f".jsonl or .parquet; or a list of Flickr8k or Flickr30k"
             )

@@ -16,6 +16,7 @@ from typing import Any
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
+from roibeam.messages import printable
 from roibeam.pipelines.data.datasets import caption_lists, coco, image_list, karpathy
 from roibeam.pipelines.data.datasets.rows import is_web_url, read_json_list, read_json_members
 
@@ -140,14 +141,32 @@ def kind_of(path: str) -> str:
 
 
 def json_kind(path: str) -> str:
-    """Kind of a .json; an unknown one is COCO's, whose reader raises the error. Raises ValueError if it is no json
-    object."""
+    """Kind of a .json; one that may be COCO's is, whose reader raises the error. Raises ValueError, with the known
+    formats and what the file holds, for any other."""
     kind = kind_of(path)
-    if kind in BY_EXTENSION:
-        others = f"a Karpathy split, an SBU file, Visual Genome's image_data.json, or {caption_lists.EXPECTED}"
-        next(read_json_members(path, expected=f"{coco.EXPECTED}, {others}"), None)
-        return "coco"
-    return kind
+    if kind not in BY_EXTENSION:
+        return kind
+    others = f"a Karpathy split, an SBU file, Visual Genome's image_data.json, or {caption_lists.EXPECTED}"
+    expected = f"{coco.EXPECTED}, {others}"
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        is_list = file.read(_HEAD_BYTES).lstrip().startswith("[")
+    if is_list:
+        first = next(read_json_list(path, expected=expected), None)
+        got = f"a list whose first entry has {_named(first)}" if isinstance(first, dict) else "a list of no objects"
+    else:
+        members = itertools.islice(read_json_members(path, expected=expected), _MOST_ENTRIES)
+        names = dict.fromkeys(name for name, _, _ in members)
+        if not names or not names.keys().isdisjoint(_OF_COCO):
+            return "coco"
+        got = f"an object with {_named(names)}"
+    raise ValueError(f"{path!r}: got {got}; expected {expected}")
+
+
+_OF_COCO = ("images", "annotations", "categories", "info", "licenses")
+
+
+def _named(names: Collection[str]) -> str:
+    return printable(", ".join(itertools.islice(names, 5)) + (", ..." if len(names) > 5 else ""), 200)
 
 
 def _binary_kind(path: str, head: bytes) -> str:

@@ -312,7 +312,10 @@ def table_of(folder: Path, split: str) -> Path:
         what = "no" if not found else "more than one"
         kind = ValueError if found else MissingFileError
         others = ", ".join(path.name for path in tables_in(folder) if path not in found)
-        more = f"; it holds {others}, and predict takes another split by --split" if others else ""
+        unjudged = (
+            "finetune does without by --set labels.validation= (or vqa.validation=), and " if split == "val" else ""
+        )
+        more = f"; it holds {others}: {unjudged}predict takes another split by --split" if others else ""
         raise kind(f"--data {str(folder)!r} holds {what} table of the split {split}: expected one of {names}{more}")
     return found[0]
 

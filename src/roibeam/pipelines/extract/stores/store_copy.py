@@ -44,6 +44,7 @@ from roibeam.pipelines.common.dead_letters import write_dead_letters
 from roibeam.pipelines.common.image_ids import in_nfc
 from roibeam.pipelines.data.captions.caption_files import merged_annotations, read_annotations
 from roibeam.pipelines.data.id_lists import IdSelection
+from roibeam.pipelines.data.record_photos import write_locations
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.extract.stores.class_names import ImportedClasses, added_names
 from roibeam.pipelines.extract.stores.locations import StoreLocation, resolved
@@ -238,7 +239,8 @@ def copy_store(
     `out` one shard, which is uploaded when it is whole.
 
     A killed copy goes on where it was: finished shards of the same sources and options are kept. Dead letters,
-    vocabulary, captions and labels of the sources travel. Memory: see `StoreMerge` and `ShardSequence`.
+    vocabulary, captions, labels and, where all sources have them, locations of the photos travel. Memory: see
+    `StoreMerge` and `ShardSequence`.
 
     Args:
         scratch: parent of the scratch folders; None for the machine's temporary folder.
@@ -280,6 +282,7 @@ def copy_store(
                 read = outcomes.of(islice(merge.entries(), written.num_done, None))
                 written.write(progress.counting(read if names is None else names.checked(read)))
             write_dead_letters(folder, written.manifests)
+            write_locations(folder, stores, lambda each: _is_kept(each, selection))
             facts = {"options": _options_json(options), "plan": plan, "missing": len(merge.missing)}
             rows = (row for store in stores for row in read_annotations(store))
             published = written.publish(
@@ -389,7 +392,7 @@ def _refuse_forms(stores: Sequence[FeatureStore], selection: IdSelection | None)
     def accented() -> Iterator[tuple[FeatureStore, str]]:
         for store in stores:
             for each in store.ids():
-                if not each.isascii() and (selection is None or (each in selection.ids) != selection.is_without):
+                if not each.isascii() and _is_kept(each, selection):
                     yield store, each
 
     # Most systems write NFC; only ids of another form are held.
@@ -401,6 +404,10 @@ def _refuse_forms(stores: Sequence[FeatureStore], selection: IdSelection | None)
                 f"{store.path}: the id {each!a} differs from {other!a} of another store, or of this one, only in its "
                 f"Unicode form; leave one of them out with --without-ids, as `roibeam store ids --json` prints it"
             )
+
+
+def _is_kept(image_id: str, selection: IdSelection | None) -> bool:
+    return selection is None or (image_id in selection.ids) != selection.is_without
 
 
 def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions, names: ImportedClasses | None) -> str:

@@ -7,6 +7,8 @@ one row for each question and no other. `OpenTask` has the splits and rules of a
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections import Counter
@@ -274,6 +276,19 @@ def rows_by_id(
 def write_entries(path: Path, entries: Iterable[Any]) -> None:
     """Writes a result file that is a json list, whole or not at all."""
     write_bytes_atomically(path, json.dumps(list(entries), allow_nan=False).encode())
+
+
+def is_csv(path: str | Path) -> bool:
+    return str(path).lower().endswith(".csv")
+
+
+def write_csv_entries(path: Path, entries: Sequence[Mapping[str, str]]) -> None:
+    """Writes a result file as a table, whole or not at all; the columns are the fields of the entries."""
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, entries[0], lineterminator="\n")
+    table.writeheader()
+    table.writerows(entries)
+    write_bytes_atomically(path, text.getvalue().encode())
 
 
 def check_labelled(unlabelled: Iterable[str], what: str = "label") -> None:

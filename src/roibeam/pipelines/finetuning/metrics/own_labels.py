@@ -1,6 +1,6 @@
 """Labels of a user's own table: accuracy of all rows, of each label and their mean; result file and file of scores.
 
-OUT          one JSON object a line, {"id": "17", "label": "cat"}
+OUT          one JSON object a line, {"id": "17", "label": "cat"}; of a table with "image" and "text", also as .csv
 SCORES.npz   of `roibeam predict --scores`, written part by part, so that memory never holds all of it:
   ids       (N,) texts, of the rows, in the order of the result file
   labels    (L,) texts
@@ -22,7 +22,8 @@ import numpy as np
 from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.folders.durable_files import naming_file, write_bytes_atomically
 from roibeam.messages import plural, printable
-from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole, drawn_balanced
+from roibeam.pipelines.data.datasets.tables import read_strict_csv
+from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole, drawn_balanced, is_csv
 
 ACCURACY, BALANCED = "accuracy", "balanced accuracy"
 LISTED = 20  # labels; of more no figure of each is listed
@@ -62,7 +63,11 @@ def own_label_measures(predicted: Sequence[str], right: Sequence[str], images: S
 
 
 def read_label_results(path: str) -> Iterator[tuple[str, str]]:
-    """Id and label of each line. Raises ValueError naming a line that is no such object."""
+    """Id and label of each line. Raises ValueError naming a line that is no such object, or a .csv without these
+    columns."""
+    if is_csv(path):
+        yield from read_csv_results(path, "id", "label")
+        return
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -76,8 +81,22 @@ def read_label_results(path: str) -> Iterator[tuple[str, str]]:
             yield name, label
 
 
+def read_csv_results(path: str, *columns: str) -> Iterator[tuple[str, str]]:
+    """Two columns of a result file; ValueError for one without them."""
+    for number, row in enumerate(read_strict_csv(path)):
+        if not row.keys() >= set(columns):
+            raise ValueError(
+                f"{path!r}, row {number}: expected the columns {' and '.join(columns)}, got {', '.join(row)}"
+            )
+        yield row[columns[0]], row[columns[1]]
+
+
 def write_label_results(path: Path, rows: Iterable[tuple[str, str]]) -> None:
-    lines = (f"{json.dumps({'id': name, 'label': label})}\n" for name, label in rows)
+    write_label_entries(path, ({"id": name, "label": label} for name, label in rows))
+
+
+def write_label_entries(path: Path, entries: Iterable[Mapping[str, str]]) -> None:
+    lines = (f"{json.dumps(entry)}\n" for entry in entries)
     write_bytes_atomically(path, "".join(lines).encode())
 
 

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.rows import read_json_list
 from roibeam.pipelines.data.datasets.vqa import VqaLabels
-from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.metrics.measure import Measure, is_csv
+from roibeam.pipelines.finetuning.metrics.own_labels import read_csv_results
 
 _SIGNS = ';/[]"{}()=+\\_-><@`,?!'
 _COMMA_IN_NUMBER = re.compile("[0-9],[0-9]")
@@ -220,6 +221,9 @@ def vqa_result_rows(entries: Iterable[Any], source: str) -> Iterator[tuple[int, 
 
 def read_own_answers(path: str) -> Iterator[tuple[str, str]]:
     """(question id, answer) of each entry, with ids that are texts; a whole number counts as its digits."""
+    if is_csv(path):
+        yield from read_csv_results(path, "question_id", "answer")
+        return
     for index, entry in enumerate(read_json_list(path, expected="a json list of answers")):
         name, answer = (entry.get("question_id"), entry.get("answer")) if isinstance(entry, dict) else (None, None)
         if type(name) not in (str, int) or not isinstance(answer, str):

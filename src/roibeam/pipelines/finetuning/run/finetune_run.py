@@ -27,7 +27,7 @@ from roibeam.pipelines.common.compute import is_main_process
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.statistics.verdict import Judged, judged_line
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
-from roibeam.pipelines.finetuning.requests import FinetuneRequest
+from roibeam.pipelines.finetuning.requests import FINETUNING, FinetuneRequest
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.run.finetune_request import resolve_encoder
 from roibeam.pipelines.finetuning.run.finetune_settings import (
@@ -55,7 +55,6 @@ from roibeam.pipelines.finetuning.run.network import (
     started_network,
     with_encoder,
 )
-from roibeam.pipelines.finetuning.run.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.run.task_data import (
     StorePair,
     TaskData,

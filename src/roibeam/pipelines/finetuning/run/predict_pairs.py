@@ -80,6 +80,10 @@ class _Query:
     right: int
 
 
+def _chance(measure: Measure) -> str:
+    return "" if measure.guess is None else f" (chance {100 * measure.guess():.1f} %)"
+
+
 def write_retrieval_page(
     path: Path,
     title: str,
@@ -102,7 +106,7 @@ def write_retrieval_page(
     summary = (
         f"{plural(len(scores.captions), 'caption')} with {plural(len(scores.images), 'image')}"
         f"{'' if scores.folds == 1 else f' in {scores.folds} parts'}: "
-        f"{', '.join(f'{name} {measure.percent:.1f} %' for name, measure in measures.items())}; "
+        f"{', '.join(f'{name} {each.percent:.1f} %{_chance(each)}' for name, each in measures.items())}; "
         f"{', '.join(f'{name} {value:,.1f}' for name, value in numbers.items())}."
     )
     queries = _chosen_queries(scores, texts)

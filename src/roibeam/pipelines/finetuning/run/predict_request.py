@@ -12,18 +12,19 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.common.compute import check_device
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
 from roibeam.pipelines.common.page_layout import check_page_file
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.metrics.own_labels import check_scores_file
 from roibeam.pipelines.finetuning.prediction_card import card_path
-from roibeam.pipelines.finetuning.requests import PredictRequest
+from roibeam.pipelines.finetuning.requests import FINETUNING, PredictRequest
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.run.finetune_request import best_of_seeds, check_photo_places
+from roibeam.pipelines.finetuning.scored_tasks import has_own_tables
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS, check_data_folder
 from roibeam.pipelines.training.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES, FoundModel, model_folder
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.run_folder.folder import best_checkpoint_or_folder, saved_config
 from roibeam.pipelines.training.train_config import check_precision
 
-FINETUNING = "finetuning"  # kind of a run, in its configuration
 # Facts of the task that a run writes.
 _WRITTEN = MappingProxyType(
     {"task": str, "form": str, "labels": str, "system": str, "num_images": int, "task_options": dict, "layout": dict}
@@ -103,6 +104,7 @@ def check_predict(request: PredictRequest) -> None:
             f"--scores: {described[0]['task']} chooses among no labels, and has no scores of any; leave it out"
         )
     if (name := described[0]["task"]) in TASKS:
+        _check_format(name, request)
         check_data_folder(name, request.data, TASKS[name].options(), request.split or "val")
     if not described[0]["num_images"]:
         given = {
@@ -133,6 +135,20 @@ def check_predict(request: PredictRequest) -> None:
         for each, reads in zip(found, from_photos, strict=True):
             if not reads:
                 check_feature_space(each, store)
+
+
+_FORMATS = {  # of predictions; others are .json
+    "labels": (".jsonl", ".csv"), "vcr": (".csv",), "nlvr2": (".csv",), **dict.fromkeys(GLUE_TASKS, (".tsv",)),
+}  # fmt: skip
+
+
+def _check_format(name: str, request: PredictRequest) -> None:
+    """Raises ValueError for the name of another format than predictions of a task are written in."""
+    tables = (".json", ".csv") if name == "vqa" and has_own_tables(request.data) else (".json",)
+    known, given = _FORMATS.get(name, tables), request.out.suffix.lower()
+    if given in (".json", ".jsonl", ".csv", ".tsv", ".parquet") and given not in known and not TASKS[name].all_pairs:
+        named = " or ".join(request.out.stem + each for each in known)
+        raise ValueError(f"--out {str(request.out)!r}: {name} has no predictions as {given}; call it {named}")
 
 
 def predicts_pairs(found: FoundModel) -> bool:

@@ -33,6 +33,7 @@ from roibeam.pipelines.data.compatibility import HeldOutOptions
 from roibeam.pipelines.data.feature_settings import boxes_words
 from roibeam.pipelines.extract.store_page import warning_of_store
 from roibeam.pipelines.finetuning.held_out_images import SeenBefore, photo_names, seen_before
+from roibeam.pipelines.finetuning.metrics.measure import is_csv, write_csv_entries
 from roibeam.pipelines.finetuning.metrics.own_labels import check_texts, write_label_scores
 from roibeam.pipelines.finetuning.prediction_card import card_lines, write_card
 from roibeam.pipelines.finetuning.requests import PredictRequest
@@ -50,6 +51,7 @@ from roibeam.pipelines.finetuning.run.predict_request import (
     reads_photos,
 )
 from roibeam.pipelines.finetuning.run.prediction_page import (
+    chance_of,
     joined_parts,
     probability_of,
     summarize_predictions,
@@ -149,7 +151,7 @@ def card_facts(
 logger = logging.getLogger(__name__)
 
 PART_GROUPS = 1024
-_PART_FORMAT = 3
+_PART_FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -401,6 +403,8 @@ def _write_card(request: PredictRequest, results: Sequence[_Predicted], summary:
             figure, more = unjudged, " There are no right answers, so nothing is evaluated."
         else:
             figure = f"{summary['measure']} {100 * summary['sum'] / summary['judged']:.2f} % of {judged}"
+            chance = chance_of(trained[0].task, ready[0].groups, summary)
+            figure += f", chance {100 * chance:.2f} %" if chance else ""
             more = f" Of {unjudged} more the right answer is not known." if summary["unjudged"] else ""
         line = f"{trained[0].task.name}, {request.split}: {figure}, predicted by {runs}.{more}"
         remarks = dict.fromkeys(note for each in ready for note in each.seen.notes("the model", request.split))
@@ -470,7 +474,8 @@ def _join_parts(request: PredictRequest, results: Sequence[_Predicted]) -> dict[
         write_label_scores(request.scores, ids, trained.task.labels, first.parts.arrays, about)
     read = [part for each in results for part in each.parts.facts()]
     with atomic_path(request.out, replaces=True) as aside:
-        trained.task.write(aside, [entry for part in read for entry in part["entries"]])
+        write = write_csv_entries if trained.task.own_table and is_csv(request.out) else trained.task.write
+        write(aside, [entry for part in read for entry in part["entries"]])
     return joined_parts(part["told"] for part in read)
 
 

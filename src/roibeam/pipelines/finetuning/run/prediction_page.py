@@ -35,7 +35,7 @@ SUREST, UNSURE, FIRST = "surest", "unsure", "first"  # of rows whose right answe
 _KEPT = 3 * ROWS_OF_SECTION  # of each part: a row of several sections is displayed in one of them
 _TOP = 5
 _MOST_LETTERS = 600  # of a text of a row
-_NOTHING = {"measure": "", "judged": 0, "sum": 0.0, "best_sum": 0.0, "unjudged": 0}
+_NOTHING = {"measure": "", "judged": 0, "sum": 0.0, "best_sum": 0.0, "chance_sum": 0.0, "unjudged": 0}
 _SIGMOID_LOSSES = frozenset({"bce", "class_bce", "sigmoid", "regions", "rows"})  # each score is learned by itself
 UPPER_BOUND = "upper bound"
 _AND = " and "  # between the measures of several problems
@@ -111,6 +111,8 @@ def _labelled_problem(
         "judged": len(pairs),
         "sum": float(sum(main.values)),
         "best_sum": float(sum(best)),
+        # Of labels the commonest of all parts is guessed: `chance_of` knows it.
+        "chance_sum": 0.0 if task.form == LABEL or main.guess is None else len(pairs) * main.guess(),
         "unjudged": 0,
         "rows": {name: [_filled(task, *pair_of[row["id"]], row) for row in own] for name, own in chosen.items()},
     }
@@ -142,11 +144,20 @@ def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for name in part["measure"].split(_AND):
             if name and name not in found["measure"].split(_AND):
                 found["measure"] = _AND.join(each for each in (found["measure"], name) if each)
-        for name in ("judged", "sum", "best_sum", "unjudged"):
+        for name in ("judged", "sum", "best_sum", "chance_sum", "unjudged"):
             found[name] += part[name]
         for name, rows in part["rows"].items():
             found["rows"][name] = _sorted([*found["rows"].get(name, ()), *rows], name)[:_KEPT]
     return found
+
+
+def chance_of(task: DownstreamTask, groups: Sequence[TaskGroup], summary: Mapping[str, Any]) -> float:
+    """Level of guessing of the main measure, 0..1, of labelled groups; 0 where it is not known."""
+    judged = [group for group in groups if task.has_label(group)]
+    if task.form != LABEL or not task.labels or not judged:
+        return float(summary["chance_sum"]) / max(int(summary["judged"]), 1)
+    guess = _main(task.judge(judged, [Prediction(np.zeros(len(task.labels), np.float32))] * len(judged))).guess
+    return 0.0 if guess is None else guess()
 
 
 def sections(summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -22,10 +22,9 @@ from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.console.overrides import preset
 from roibeam.pipelines.data.mode_changes import TOY_TASK, changed_by
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
-from roibeam.pipelines.finetuning.requests import FinetuneRequest
+from roibeam.pipelines.finetuning.requests import FINETUNING, FinetuneRequest
 from roibeam.pipelines.finetuning.run.finetune_request import NEW
 from roibeam.pipelines.finetuning.run.network import TaskNetwork
-from roibeam.pipelines.finetuning.run.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS, system_of
 from roibeam.pipelines.finetuning.systems.task_system import OutputSpec, TaskSystem
 from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions, chosen_encoder

@@ -21,6 +21,7 @@ from roibeam.pipelines.finetuning.metrics.own_labels import (
     BALANCED,
     own_label_measures,
     read_label_results,
+    write_label_entries,
     write_label_results,
 )
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, text_row
@@ -84,7 +85,7 @@ def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | No
     """
     return _labels_task(
         "labels", lambda split: table_of(folder, split), read_table, labels, splits=_SPLITS,
-        validation=options.validation or None, write=write_label_results, weights=options.weights,
+        validation=options.validation or None, write=write_label_entries, weights=options.weights, own_table=True,
     )  # fmt: skip
 
 
@@ -170,9 +171,10 @@ def _labels_task(
     *,
     splits: tuple[str, ...],
     validation: str | None,
-    write: Callable[[Path, Iterable[RowLabel]], None],
+    write: Callable[[Path, Iterable[Any]], None],
     min_occurrence: int = 1,
     weights: str,
+    own_table: bool = False,
 ) -> DownstreamTask:
     train = splits[0]
     counts = {} if labels is not None else _labels(file_of(train), rows, min_occurrence)
@@ -187,8 +189,12 @@ def _labels_task(
         measures = own_label_measures(predicted, right, images)
         return {name: measures[name] for name in (ACCURACY, BALANCED) if name in measures}
 
+    def entry(group: TaskGroup, word: str) -> Any:
+        row = {"id": group.id, "image": group.images[0], "text": group.rows[0].parts[0].text, "label": word}
+        return row if own_table else (group.id, word)
+
     def write_entries(path: Path, entries: Sequence[Any]) -> None:
-        write(path, [(row, label) for row, label in entries])
+        write(path, entries if own_table else [(row, label) for row, label in entries])
 
     return DownstreamTask(
         name=name,
@@ -199,7 +205,8 @@ def _labels_task(
         validation=validation,
         judge=lambda groups, predictions: judge(groups, words(predictions)),
         kept=Kept(words, judge),
-        answers=labelled_answers(words),
+        answers=labelled_answers(words, entry),
+        own_table=own_table,
         write=write_entries,
         labels=chosen,
         # N / (K n) of each of K labels with n of N rows.

@@ -64,6 +64,8 @@ def check_data_folder(name: str, folder: Path, options: Any, split: str = "train
     if name == "labels" or (name == "vqa" and has_own_tables(folder)):
         path = table_of(folder, split)
         check_first_row(path, (read_table if name == "labels" else read_answer_table)(path))
+        if split == "train" and options.validation:
+            table_of(folder, options.validation)
     elif name == "vqa" and split == "train":
         check_vqa_folder(folder, options)
     elif not any(each.is_file() for each in folder.rglob("*")):

@@ -114,6 +114,7 @@ class VqaOptions:
             left and right change places in question and answers, stored features stay as they are. From photos
             `photos.flip` decides.
         minival_questions: validation questions of the highest ids that are the minival.
+        validation: of tables of one's own, the split that a run is judged on; "" for none.
         visual_genome: questions of Visual Genome that are trained on too, from its question_answers.json and
             image_data.json in the same folder: "none"; those about photos that COCO has too ("coco"); or "all". None is
             about an image that the run is evaluated on.
@@ -131,8 +132,11 @@ class VqaOptions:
     mirror: bool = False
     minival_questions: int = MINIVAL_QUESTIONS
     visual_genome: str = NONE
+    validation: str = "val"
 
     def __post_init__(self) -> None:
+        if self.validation not in ("", "val", "test"):
+            raise ValueError(f"VqaOptions: validation must be val, test or nothing, got {self.validation!r}")
         check_choices(self, label_form=LABEL_FORMS, targets=TARGETS, score_rule=SCORE_RULES)
         check_choices(self, question=QUESTION_FORMS, loss=VQA_LOSSES, train=TRAINED)
         check_choices(self, visual_genome=GENOME_QUESTIONS)
@@ -167,6 +171,11 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
     Raises:
         ValueError: also when the options name a file with other labels than the model learned.
     """
+    if labels is None and options.validation != "val":
+        raise ValueError(
+            f"vqa.validation {options.validation!r} is of tables of your own, and --data has VQA's official files; "
+            "there vqa.train=train+val leaves nothing to validate on"
+        )
     train = options.train if options.visual_genome == NONE else f"{options.train}{_WITH_GENOME}"
     chosen = _chosen_labels(labels, options, MAJORITIES, lambda: _labels(folder, options))
     if labels is not None and options.targets == STORED:
@@ -232,6 +241,7 @@ def _answer_task(
     is_new: bool,
     question_id: Callable[[str], Any],
     train: str,
+    own_table: bool = False,
     **fields: Any,
 ) -> DownstreamTask:
     """The task of questions that are answered by a label.
@@ -245,6 +255,10 @@ def _answer_task(
 
     def words(predictions: Iterable[Prediction]) -> list[str]:
         return predicted_labels((each.scores for each in predictions), labels, says_unknown=options.says_unknown)
+
+    def entry(group: TaskGroup, word: str) -> dict[str, Any]:
+        asked = {"image": group.images[0], "question": group.rows[0].parts[0].text} if own_table else {}
+        return {"question_id": question_id(group.id), **asked, "answer": word}
 
     def read_checked(split: str) -> TaskSplit:
         found = read(split)
@@ -260,7 +274,8 @@ def _answer_task(
         train=train,
         judge=lambda groups, predictions: judge(groups, words(predictions)),
         kept=Kept(words, judge),
-        answers=labelled_answers(words, lambda group, word: {"question_id": question_id(group.id), "answer": word}),
+        answers=labelled_answers(words, entry),
+        own_table=own_table,
         write=write_entries,
         labels=labels,
         mirrors=options.mirror,
@@ -476,7 +491,8 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
         is_new=labels is None,
         question_id=str,
         train="train",
-        validation="val",
+        own_table=True,
+        validation=options.validation or None,
         mirrored=lambda group: _mirrored(group, chosen, options),
         splits=_SPLITS,
         has_label=lambda group: bool(group.facts["answers"]),

@@ -285,7 +285,7 @@ class DetectionCounter:
             num_ignored=self._num_ignored,
             num_detections=self._num_detections,
             settings=settings,
-            objects=named_precisions(self._objects.result(), self.class_names),
+            objects=named_precisions(self._objects.result(), self.class_names, self._objects.ends()),
             coco=self._coco.result(),
             attributes=named_precisions(self._attributes.result(), self.attribute_names),
             attribute_accuracy=AttributeAccuracy(

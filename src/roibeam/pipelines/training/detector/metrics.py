@@ -24,6 +24,7 @@ from roibeam.pipelines.common.statistics.verdict import Bootstrap, Figure, mean_
 from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
 
 NO_OBJECT = -1
+_RESAMPLES = 400  # each goes through all detections, of which there may be millions
 IGNORED = -2  # an ignored object or a crowd: neither right nor wrong
 AT_LEAST_HALF = float(np.nextafter(0.5, 0.0))  # what is above it is at or above 0.5
 
@@ -133,13 +134,14 @@ class AveragePrecisions:
 
 
 class PrecisionCounter:
-    """Collects the detections of a set of photos: 9 bytes of each are kept."""
+    """Collects the detections of a set of photos: 9 bytes of each are kept, and the classes of all objects."""
 
     def __init__(self, num_classes: int) -> None:
         self.num_objects = np.zeros(num_classes, np.int64)
         self._scores: list[np.ndarray] = []
         self._class_ids: list[np.ndarray] = []
         self._right: list[np.ndarray] = []
+        self._objects: list[np.ndarray] = []
 
     def add(self, scores: np.ndarray, class_ids: np.ndarray, found: np.ndarray, object_class_ids: np.ndarray) -> None:
         """Adds one photo: its (N,) detections, the (N,) result of `match_detections`, and the (K,) classes of its
@@ -148,20 +150,49 @@ class PrecisionCounter:
         self._scores.append(scores[counts].astype(np.float32))
         self._class_ids.append(class_ids[counts].astype(np.int32))
         self._right.append(found[counts] >= 0)
+        self._objects.append(object_class_ids)
         self.num_objects += np.bincount(object_class_ids, minlength=len(self.num_objects))
 
-    def result(self) -> AveragePrecisions:
-        """Result of all photos so far; detections of equal score stand in the order of the photos."""
+    def _ordered(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Detections by class, best score first: whether each is right, its photo, and where each class begins."""
         scores = np.concatenate([np.empty(0, np.float32), *self._scores])
         class_ids = np.concatenate([np.empty(0, np.int32), *self._class_ids])
         right = np.concatenate([np.empty(0, bool), *self._right])
-        order = np.lexsort((-scores, class_ids))  # by class, then by score; stable
-        bounds = np.searchsorted(class_ids[order], np.arange(len(self.num_objects) + 1))
+        photos = np.repeat(np.arange(len(self._scores)), list(map(len, self._scores)))
+        order = np.lexsort((-scores, class_ids))  # stable
+        return right[order], photos[order], np.searchsorted(class_ids[order], np.arange(len(self.num_objects) + 1))
+
+    def result(self) -> AveragePrecisions:
+        """Result of all photos so far; detections of equal score stand in the order of the photos."""
+        right, _, bounds = self._ordered()
         values = np.full(len(self.num_objects), np.nan)
         for class_id in np.flatnonzero(self.num_objects):
-            of_class = order[bounds[class_id] : bounds[class_id + 1]]
-            values[class_id] = area_under_curve(right[of_class], int(self.num_objects[class_id]))
+            of_class = right[bounds[class_id] : bounds[class_id + 1]]
+            values[class_id] = area_under_curve(of_class, int(self.num_objects[class_id]))
         return AveragePrecisions(values, self.num_objects.copy())
+
+    def ends(self) -> tuple[float | None, float | None]:
+        """Ends of the 95 % interval of the mean over photos; None for one photo or none."""
+        right, photos, bounds = self._ordered()
+        objects = np.array([np.bincount(ids, minlength=len(self.num_objects)) for ids in self._objects])
+        if len(objects) < 2 or not objects.any():
+            return None, None
+
+        def means(weights_NR: np.ndarray) -> np.ndarray:
+            """A detection counts as often as its photo was drawn; behind the detections are the photos themselves."""
+            counts_NC = weights_NR[:, len(right) :] @ objects
+            sums = np.zeros(len(weights_NR))
+            for class_id in np.flatnonzero(self.num_objects):
+                part = slice(bounds[class_id], bounds[class_id + 1])
+                found = weights_NR[:, part] * right[part]
+                precision = found.cumsum(axis=1) / np.maximum(weights_NR[:, part].cumsum(axis=1), 1)
+                raised = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+                sums += (raised * found).sum(axis=1) / np.maximum(counts_NC[:, class_id], 1)
+            occurring = (counts_NC > 0).sum(axis=1)
+            return np.divide(sums, occurring, out=np.full(len(sums), np.nan), where=occurring > 0)
+
+        rows = np.concatenate([photos, np.arange(len(objects))])
+        return Bootstrap(len(objects), resamples=_RESAMPLES).whole(means, rows)
 
 
 def area_under_curve(right: np.ndarray, num_objects: int) -> float:

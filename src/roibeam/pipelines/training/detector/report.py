@@ -33,12 +33,15 @@ class NamedPrecisions:
     Attributes:
         mean: over the classes that occur; None where none does.
         weighted_mean: weighted by the objects of each class; None likewise.
+        low, high: ends of the 95 % interval of `mean` over photos; None where it was not measured.
         classes: in the order of their ids, those that do not occur too.
     """
 
     mean: float | None
     weighted_mean: float | None
     classes: tuple[ClassPrecision, ...]
+    low: float | None = None
+    high: float | None = None
 
     def worst(self, count: int) -> list[ClassPrecision]:
         """The `count` classes of the lowest average precision, lowest first, among those that occur."""
@@ -46,12 +49,14 @@ class NamedPrecisions:
         return sorted(occurring, key=lambda each: (each.average_precision, each.name))[:count]
 
 
-def named_precisions(result: AveragePrecisions, names: Sequence[str]) -> NamedPrecisions:
+def named_precisions(
+    result: AveragePrecisions, names: Sequence[str], ends: tuple[float | None, float | None] = (None, None)
+) -> NamedPrecisions:
     classes = tuple(
         ClassPrecision(name, value if count else None, count)
         for name, value, count in zip(names, result.values.tolist(), result.num_objects.tolist(), strict=True)
     )
-    return NamedPrecisions(result.mean, result.weighted_mean, classes)
+    return NamedPrecisions(result.mean, result.weighted_mean, classes, *ends)
 
 
 @dataclass(frozen=True)
@@ -112,8 +117,10 @@ def report_lines(report: DetectionReport) -> list[str]:
     settings, recall, coco, calibration = report.settings, report.region_recall, report.coco, report.calibration
     regions = "no" if recall.mean_regions is None else f"{recall.mean_regions:.1f}"
     of_regions = f"of {_objects(recall.num_objects)}, overlap 0.5, by {regions} regions a photo"
+    low, high = report.objects.low, report.objects.high
+    interval = "" if low is None or high is None else f"{100 * low:.1f} .. {100 * high:.1f} over photos (95 %); "
     rows = [
-        ("mAP@0.5", _share(report.objects.mean), "Visual Genome's way, mean over the classes that occur"),
+        ("mAP@0.5", _share(report.objects.mean), f"{interval}Visual Genome's way, mean over classes"),
         ("  weighted by objects", _share(report.objects.weighted_mean), ""),
         ("COCO AP", _share(coco.ap), "overlaps 0.50 to 0.95"),
         ("  AP50, AP75", _shares(coco.ap50, coco.ap75), ""),
@@ -122,8 +129,8 @@ def report_lines(report: DetectionReport) -> list[str]:
         *(_attribute_rows(report) if report.attributes.classes else ()),
         ("recall of the selection", _share(recall.recall), of_regions),
         ("class right", _share(calibration.accuracy), f"of {calibration.num_regions} regions, background is a class"),
-        ("calibration error", _share(calibration.expected_error), "ECE, 15 bins, same regions"),
-        ("negative log-likelihood", _share(calibration.negative_log_likelihood), "nats, same regions"),
+        ("calibration error", _number(calibration.expected_error), "ECE, 15 bins, same regions"),
+        ("negative log-likelihood", _number(calibration.negative_log_likelihood), "nats, same regions"),
     ]
     return [
         f"{report.num_images:,} photos, {_objects(report.num_objects)} (and {report.num_ignored} ignored), "
@@ -166,6 +173,10 @@ def _aligned(rows: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 

@@ -247,7 +247,10 @@ class JudgedDetectorTask(DetectorTask):
             "object_recall": report.region_recall.recall,
         }
         attributes = [report.attribute_accuracy.figure] if judged.attribute_names else []
-        return Judged([*Judged.of(values).figures, *attributes])
+        mean, *others = Judged.of(values).figures
+        return Judged(
+            [dataclasses.replace(mean, low=report.objects.low, high=report.objects.high), *others, *attributes]
+        )
 
 
 logger = logging.getLogger(__name__)

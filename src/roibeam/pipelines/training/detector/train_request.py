@@ -23,7 +23,7 @@ from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, check_same_names, look_once, open_labelled_photos
 from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorPhotoRules, DetectorSettings, Start
 from roibeam.pipelines.training.requests import DetectorTrainRequest
-from roibeam.pipelines.training.run_folder.folder import check_run_folder
+from roibeam.pipelines.training.run_folder.folder import check_run_folder, note_best_detector
 from roibeam.pipelines.training.train_config import OPTIONS, TrainConfig, with_settings
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
 def _own_folder(request: DetectorTrainRequest) -> DetectorFolder | None:
     if request.weights is None or not is_detector_folder(request.weights):
         return None
+    note_best_detector(str(request.weights))
     return read_detector_folder(request.weights)
 
 

@@ -17,6 +17,7 @@ from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.console.overrides import preset
 from roibeam.pipelines.training.parameter_groups import ENCODER_RULES
+from roibeam.pipelines.training.run_folder.folder import note_best_detector
 from roibeam.pipelines.training.train_config import TASK_GROUPS
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def choose_encoder(detector: str, weights: str | None, conventions: str | None) 
     A preset of sizes computes as VL-BERT's released encoder does (R2C's as R2C), unless conventions are named; a
     detector's folder as the detector.
     """
+    note_best_detector(str(detector))
     chosen = choose_detector(detector, weights=weights)
     if chosen.config.grid:
         raise ValueError(

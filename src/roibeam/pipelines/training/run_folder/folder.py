@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -104,6 +105,19 @@ def best_checkpoint_or_folder(run_dir: Path) -> tuple[Path, str]:
     return best, line if best == newest else f"{line}; {newest} is the newest"
 
 
+@cache
+def note_best_detector(folder: str) -> None:
+    """Logs which checkpoint stands for a run of `detector train`, the newest, where another was evaluated as better;
+    nothing for any other folder or name."""
+    run = Path(folder).expanduser()
+    if not (run / CHECKPOINTS).is_dir():
+        return
+    (best, line), newest = best_checkpoint_or_folder(run), latest_checkpoint(run)
+    if line and newest is not None and best != newest:
+        logger.info("%s: takes %s, the newest; %s is the best by its evaluations, to be named itself", run, newest.name,
+                    best / "model")  # fmt: skip
+
+
 def _best(run_dir: Path) -> tuple[Mapping[str, Any] | None, TrainConfig]:
     """A run's best evaluation, and the configuration with its `best_by`; all other settings are arbitrary."""
     path = run_dir / "config.json"
@@ -128,8 +142,8 @@ BATCH_PAGE = "batch.html"
 # Files that a run that failed early may leave.
 _WRITTEN_FIRST = frozenset(
     {
-        "tokenizer", "trained_images.npy", "hard_negatives.npz", BATCH_PAGE, DETECTOR_NAME, ENCODER_NAME, LOCK_NAME,
-        SUMS_NAME, f".{STAGES_NAME}.writing",
+        "tokenizer", "trained_images.npy", "own_images.npy", "hard_negatives.npz", BATCH_PAGE, DETECTOR_NAME,
+        ENCODER_NAME, LOCK_NAME, SUMS_NAME, f".{STAGES_NAME}.writing",
     }
 )  # fmt: skip
 # Length and falls of the rate may be chosen while a run is on its way, and a warm-up may follow from the length.

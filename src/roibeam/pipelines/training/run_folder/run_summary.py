@@ -41,7 +41,7 @@ def change_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     for name, (part, figure) in _FIGURES.items():
         values = [found[when][part][figure] if when in found else None for when in ("before", "after")]
         if values != [None, None]:
-            before, after = ("-" if value is None else f"{value:.4f}" for value in values)
+            before, after = ("-" if value is None else f"{100 * value:.1f} %" for value in values)
             rows.append((name, before, after))
     return rows
 

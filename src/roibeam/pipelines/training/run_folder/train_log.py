@@ -18,7 +18,8 @@ from typing import IO, Any
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import STEPS, Progress, folded
-from roibeam.pipelines.common.statistics.verdict import BESIDE, Judged, judged_line
+from roibeam.pipelines.common.statistics.measure_names import measure_name
+from roibeam.pipelines.common.statistics.verdict import BESIDE, Figure, Judged, judged_line
 from roibeam.pipelines.training.run_folder.files import RESTORE, check_run_file, list_grown_file, write_run_file
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -87,11 +88,7 @@ class TrainLog:
         list_grown_file(self._run_dir / EVALUATION_NAME)
         self.evaluations.append(line)
         names = [name for name, value in line.items() if isinstance(value, float) and name not in _NO_VALUES]
-        levels = [
-            "" if figure.chance is None else f" (chance {figure.chance:.4g})"
-            for figure in judged_line(line, names).figures
-        ]
-        words = ", ".join(f"{name} {line[name]:.4g}{level}" for name, level in zip(names, levels, strict=True))
+        words = ", ".join(_written(figure) for figure in judged_line(line, names).figures)
         logger.info("%s", folded(f"evaluation after step {line['step']:,}: {words}"))
 
     def sync(self) -> None:
@@ -169,3 +166,9 @@ def _tensorboard(run_dir: Path, after_step: int) -> Any:
         ) from None
     # Steps that are repeated after a resume replace their earlier values.
     return SummaryWriter(str(run_dir / TENSORBOARD_NAME), purge_step=after_step + 1 if after_step else None)
+
+
+def _written(figure: Figure) -> str:
+    called = measure_name(figure.name)
+    level = "" if figure.chance is None else f" (chance {called.formatted(figure.chance)})"
+    return f"{called.lower_title} {called.formatted(figure.value)}{level}"

@@ -24,7 +24,7 @@ from roibeam.pipelines.data.held_out import HeldOut, LeakReport
 from roibeam.pipelines.data.image_identity import Key, image_keys
 from roibeam.pipelines.training.run_folder.files import check_run_file, write_run_file
 
-TRAINED_IMAGES = "trained_images.npy"
+TRAINED_IMAGES, OWN_IMAGES = "trained_images.npy", "own_images.npy"
 _REMEDY = "restore it from a copy of the run, or remove it to evaluate without it"
 logger = logging.getLogger(__name__)
 
@@ -37,19 +37,28 @@ def known_keys(image_id: str, data_set: str | None = None) -> list[Key]:
 
 def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | None = None) -> None:
     """Replaces the file of a resumed run; keys: of all images, as `known_keys`. The images of the run in `before`,
-    whose weights this one starts from, are included."""
+    whose weights this one starts from, are included; `OWN_IMAGES` then has those without them."""
     own = np.array([_number(key) for key in keys], np.uint64)
     numbers = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
     if before is not None and not has_trained_images(before):
         logger.warning("%s has no %s: the training data of this run are not known", before, TRAINED_IMAGES)
+    if before is not None:
+        write_run_file(run_dir / OWN_IMAGES, lambda aside: np.save(aside, np.unique(own), allow_pickle=False))
     write_run_file(run_dir / TRAINED_IMAGES, lambda aside: np.save(aside, numbers, allow_pickle=False))
 
 
 def trained_among(
-    run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
+    run_dir: Path,
+    image_ids: Sequence[str],
+    keys_of: Callable[[str], Iterable[Key]] = known_keys,
+    file: str = TRAINED_IMAGES,
 ) -> list[str] | None:
-    """The ids whose image's keys (`keys_of`) the run was trained on; None if its folder does not record them."""
-    path = run_dir / TRAINED_IMAGES
+    """The ids whose image's keys (`keys_of`) the run was trained on; None if its folder does not record them.
+
+    Args:
+        file: `OWN_IMAGES` leaves out the runs that it started from.
+    """
+    path = run_dir / file
     if not path.is_file():
         return None
     trained = _read(path)
