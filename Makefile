@@ -117,7 +117,7 @@ evidence-real: real-models ## the same on real photos, docs/real-photos.md: PHOT
 	OMP_NUM_THREADS=1 PYTHONSAFEPATH= PYTHONPATH=bench $(BIN)/python -m real_photos $(PHOTOS) $(CAPTIONS) $(ARGS)
 
 docs: setup build/docs-env/installed ## build the documentation site, build/site/index.html; broken links and anchors are errors (1 minute)
-	PYTHONPATH=tools $(BIN)/python -m docs_site build/site-pages
+	PYTHONPATH=tools:src $(BIN)/python -m docs_site build/site-pages
 	PYTHONPATH=src NO_MKDOCS_2_WARNING=1 build/docs-env/bin/mkdocs build --strict --config-file build/site-pages/mkdocs.yml
 
 build/docs-env/installed: tools/docs_site/requirements.lock

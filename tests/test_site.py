@@ -79,11 +79,11 @@ def test_a_notebook_is_a_page_with_its_outputs(tmp_path: Path) -> None:
         {"output_type": "execute_result", "data": {"text/plain": ["<photo>"], "image/png": "UE5H"}},
     ]
     cells = [
-        {"cell_type": "markdown", "source": ["# One\n", "two"]},
+        {"cell_type": "markdown", "source": ["# One\n", "[two](../README.md)"]},
         {"cell_type": "code", "source": ["print(2)"], "outputs": outputs},
     ]
     page = notebook_page(json.dumps({"cells": cells}), tmp_path)
-    assert page.split("\n\n")[:3] == ["# One\ntwo", "```python\nprint(2)\n```", "```text\n2\n3\n```"]
+    assert page.split("\n\n")[:3] == ["# One\n[two](index.md)", "```python\nprint(2)\n```", "```text\n2\n3\n```"]
     (picture,) = tmp_path.iterdir()
     assert f"]({picture.name})" in page and picture.read_bytes() == b"PNG"
 

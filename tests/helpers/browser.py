@@ -20,7 +20,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS_PX = (1280, 400)
 SMALLEST_LETTERS_PX = 11.0
 _HEIGHT_PX = 900
-_PATIENCE_S = 30
+_PATIENCE_S = 60
 # A page may react to another window, slowly.
 _SETTLED = """new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))).then(
   () => Promise.allSettled(document.getAnimations().map((each) => each.finished)))"""

@@ -50,8 +50,10 @@ def write_pages(folder: Path, generated: Mapping[str, str]) -> None:
     texts = dict(generated)
     for path, name in site_names().items():
         source = (REPOSITORY / path).read_text("utf-8")
-        text, files = with_links_of_the_site(notebook_page(source, pages) if path == _NOTEBOOK else source, path)
-        texts[name] = text
+        if path == _NOTEBOOK:
+            texts[name] = notebook_page(source, pages)
+            continue
+        texts[name], files = with_links_of_the_site(source, path)
         for file in files:
             shutil.copyfile(REPOSITORY / file, pages / Path(file).name)
     for name, text in texts.items():
@@ -108,7 +110,8 @@ def notebook_page(text: str, pictures: Path) -> str:
     parts: list[str] = []
     for number, cell in enumerate(json.loads(text)["cells"]):
         source = "".join(cell["source"])
-        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        is_text = cell["cell_type"] == "markdown"
+        parts.append(with_links_of_the_site(source, _NOTEBOOK)[0] if is_text else f"```python\n{source}\n```")
         for output in cell.get("outputs", ()):
             data = output.get("data", {"text/plain": output.get("text", "")})
             kind = next((kind for kind in ("image/png", "image/jpeg") if kind in data), "")
