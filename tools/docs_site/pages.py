@@ -29,7 +29,6 @@ _OTHERS = {
 _ASSETS = ("iframe-worker.js", "site.css")
 _FENCE = re.compile(r" *(```+|~~~+)")
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
-_CODE = re.compile(r"(`+[^`]+`+)(?!\])")
 
 
 def site_names() -> dict[str, str]:
