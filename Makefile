@@ -22,7 +22,7 @@ PYTEST = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 
 DIST := worksteal
 test: DIST := loadfile
 # For Linux and macOS and every Python that we support; the sums of all files of each version; nothing of where they come from.
-LOCK := build/lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+LOCK := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --annotation-style line --custom-compile-command 'make lock'
 UPGRADE ?= --upgrade
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
@@ -33,7 +33,7 @@ CLUSTERS := ROIBEAM_FLINK=$(if $(filter flink,$(ENGINES)),$(abspath $(FLINK))) \
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source real-models flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction bench-gpu toy-detector evidence evidence-quick evidence-real notebook image-check release lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-cluster-soak test-soak test-rest test-attacks test-recipes detectron2-source real-models flink-packages flink-cluster spark-packages spark-cluster chromium lint format bench bench-store bench-extraction bench-gpu toy-detector docs evidence evidence-quick evidence-real notebook image-check release lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -116,6 +116,15 @@ evidence-real: real-models ## the same on real photos, docs/real-photos.md: PHOT
 	$(BIN)/python examples/real_photos/fetch.py build/real-models --minilm
 	OMP_NUM_THREADS=1 PYTHONSAFEPATH= PYTHONPATH=bench $(BIN)/python -m real_photos $(PHOTOS) $(CAPTIONS) $(ARGS)
 
+docs: setup build/docs-env/installed ## build the documentation site, build/site/index.html; broken links and anchors are errors (1 minute)
+	PYTHONPATH=tools:src $(BIN)/python -m docs_site build/site-pages
+	PYTHONPATH=src NO_MKDOCS_2_WARNING=1 build/docs-env/bin/mkdocs build --strict --config-file build/site-pages/mkdocs.yml
+
+build/docs-env/installed: tools/docs_site/requirements.lock
+	test -x build/docs-env/bin/python || $(PYTHON) -m venv build/docs-env
+	build/docs-env/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
 notebook: setup ## run docs/first_hour.ipynb anew and keep its outputs (2 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/notebook_run.py docs/first_hour.ipynb
 
@@ -124,7 +133,7 @@ lint: setup ## ruff and mypy over the four packages, tests and benchmarks
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/model/interface_for_mypy.py
-	MYPYPATH=src:tests/conformance:tools $(BIN)/mypy -p harness -p clusters
+	MYPYPATH=src:tests/conformance:tools $(BIN)/mypy -p harness -p clusters -p docs_site
 
 format: setup ## rewrite the code the way lint wants it
 	$(BIN)/ruff check --fix .
@@ -173,7 +182,8 @@ release: setup ## build the archives in dist/, install the wheel into an empty e
 	@echo "  git tag -a v$(VERSION) -m 'roibeam $(VERSION)' && git push origin v$(VERSION)"
 	@echo "  $(BIN)/twine upload dist/*"
 
-lock: ## remake requirements.lock and the image's with the newest versions that fit together; UPGRADE= keeps those there are
+lock: ## remake requirements.lock, the image's and the site's with the newest versions that fit together; UPGRADE= keeps those there are
 	test -x build/lock/bin/uv || ($(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet --disable-pip-version-check uv)
-	$(LOCK) $(UPGRADE) --extra dev --extra bench --extra remote --extra tensorboard -o requirements.lock
-	$(LOCK) $(UPGRADE) -c requirements.lock -o docker/requirements.lock
+	$(LOCK) $(UPGRADE) pyproject.toml --extra dev --extra bench --extra remote --extra tensorboard -o requirements.lock
+	$(LOCK) $(UPGRADE) pyproject.toml -c requirements.lock -o docker/requirements.lock
+	$(LOCK) $(UPGRADE) --group docs -c requirements.lock -o tools/docs_site/requirements.lock

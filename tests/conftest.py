@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
+REPOSITORY = Path(__file__).parents[1]
 # Lets every test import these modules: pytest's importlib mode adds no folder by itself. Not the folder of this file,
 # whose features/, model/ and others would hide our packages.
-sys.path.append(str(Path(__file__).parent / "helpers"))
-REPOSITORY = Path(__file__).parents[1]
+sys.path += [str(REPOSITORY / "tests" / "helpers"), str(REPOSITORY / "tools")]
 SHARED = REPOSITORY.parent / "shared"
 
 # A shell starts background jobs with Ctrl-C ignored, and processes that tests start would inherit that.

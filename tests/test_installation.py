@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
 LOCKS = {"requirements.lock": ("dev", "bench", "remote", "tensorboard"), "docker/requirements.lock": ()}
+SITE_LOCK = "tools/docs_site/requirements.lock"
 MACHINES = [
     {
         "python_version": python, "python_full_version": f"{python}.1", "sys_platform": system, "os_name": "posix",
@@ -47,7 +48,7 @@ def locked(name: str) -> dict[str, list[Locked]]:
     return found
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", [*LOCKS, SITE_LOCK])
 def test_a_lock_names_one_version_the_sums_of_its_files_and_no_place(name: str) -> None:
     """pip would take what no sum stands for, and every clone would ask the host that a lock names."""
     for one in (one for lines in locked(name).values() for one in lines):
@@ -59,13 +60,14 @@ def test_a_lock_names_one_version_the_sums_of_its_files_and_no_place(name: str) 
     assert not re.search(r"^-", text, flags=re.MULTILINE)  # no option, such as --index-url
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", [*LOCKS, SITE_LOCK])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda each: f"{each['python_version']}-{each['sys_platform']}")
 def test_a_lock_has_what_the_project_asks_for(name: str, machine: dict[str, Any]) -> None:
     """Seen: a dependency added, or asked for anew, without `make lock`. setuptools is one: it builds the project."""
     lock, extras = locked(name), PROJECT["project"]["optional-dependencies"]
     asked = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
-    for requirement in map(Requirement, asked + [each for extra in LOCKS[name] for each in extras[extra]]):
+    asked += [each for extra in LOCKS.get(name, ()) for each in extras[extra]]
+    for requirement in map(Requirement, PROJECT["dependency-groups"]["docs"] if name == SITE_LOCK else asked):
         lines = [one.requirement for one in lock.get(canonicalize_name(requirement.name), [])]
         here = [one for one in lines if one.marker is None or one.marker.evaluate(machine)]
         assert len(here) == 1, f"{name} has {len(here)} lines for {requirement}; try: make lock UPGRADE="

@@ -20,7 +20,10 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS_PX = (1280, 400)
 SMALLEST_LETTERS_PX = 11.0
 _HEIGHT_PX = 900
-_PATIENCE_S = 30
+_PATIENCE_S = 60
+# A page may react to another window, slowly.
+_SETTLED = """new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))).then(
+  () => Promise.allSettled(document.getAnimations().map((each) => each.finished)))"""
 _RULES = Path(__file__).with_name("page_rules.js").read_text("utf-8")
 
 
@@ -92,7 +95,7 @@ class Browser:
         address = page.absolute().as_uri()
         self._call("Page.navigate", url=address)
         self._wait_for("Page.loadEventFired")
-        self._evaluate("new Promise(done => setTimeout(done, 50))")  # what a page does when it is loaded
+        self.evaluate("new Promise(done => setTimeout(done, 50))")  # what a page does when it is loaded
         found = []
         for event in self._events:
             method, told = event["method"], event["params"]
@@ -111,7 +114,7 @@ class Browser:
     def faults(self, look: Look) -> list[str]:
         """What is wrong with the open page in this look, as lines; folded parts are opened first."""
         self._look(look)
-        found: list[str] = self._evaluate(f"({_RULES})({SMALLEST_LETTERS_PX}, {json.dumps(look.dark)})")
+        found: list[str] = self.evaluate(f"({_RULES})({SMALLEST_LETTERS_PX}, {json.dumps(look.dark)})")
         return [f"{look}: {each}" for each in found]
 
     def picture(self, look: Look, path: Path) -> None:
@@ -125,8 +128,10 @@ class Browser:
         self._call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if look.dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
+        self.evaluate(_SETTLED)
 
-    def _evaluate(self, expression: str) -> Any:
+    def evaluate(self, expression: str) -> Any:
+        """The value of JavaScript in the open page; a promise is waited for."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise AssertionError(json.dumps(answer["exceptionDetails"]))

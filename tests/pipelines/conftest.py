@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parents[1]
 OF_TESTS = (TESTS / name for name in ("pipelines", "features", "model", "conformance"))
-FOLDERS = (*OF_TESTS, TESTS.parent / "tools", TESTS.parent / "bench")
+FOLDERS = (*OF_TESTS, TESTS.parent / "bench")
 sys.path += map(str, FOLDERS)
 pytest.register_assert_rewrite("disturbed_runs", "tiny_commands")
 

@@ -1,22 +1,24 @@
-"""Every page that the product writes, opened in a real browser at two widths, light and dark: nothing scrolls sideways,
-nothing is fetched, the console is empty, and no letter is below 11 px. Pages are of real small runs.
+"""Every page that the product writes, and of the documentation site, opened in a real browser at two widths, light and
+dark: nothing scrolls sideways, nothing is fetched, the console is empty, and no letter is below 11 px. Pages of the
+product are of real small runs.
 
-Needs Chromium (Debian's package; `make chromium`). Without it these tests are skipped, but where ROIBEAM_CHROMIUM says
-"required", as .ci/run does, they fail.
+Needs Chromium (Debian's package; `make chromium`) and the site (`make docs`). Without them these tests are skipped, but
+where ROIBEAM_CHROMIUM says "required", as .ci/run does, they fail.
 """
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from browser import LOOKS, Browser, chromium
+from browser import LOOKS, Browser, Look, chromium
 from in_process import run_roibeam
 from tiny_commands import TINY_SIZES, command
 
 pytestmark = pytest.mark.slow
 LARGEST_PAGE_BYTES = 2_000_000
+SITE = Path(__file__).parents[2] / "build" / "site"
 # A picture of several plots, for a paper or a slide: it keeps its size and is no page to read on a phone.
 NO_PAGES = {"curves.svg"}
 # What must be among them, in any case; what else the commands write is opened too.
@@ -33,13 +35,16 @@ TINY_DETECTOR = (
 )  # fmt: skip
 
 
+def skip(reason: str) -> None:
+    assert os.environ.get("ROIBEAM_CHROMIUM") != "required", reason
+    pytest.skip(reason)
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     executable = chromium()
     if executable is None:
-        reason = "needs Chromium: apt-get install chromium, or make chromium"
-        assert os.environ.get("ROIBEAM_CHROMIUM") != "required", reason
-        pytest.skip(reason)
+        skip("needs Chromium: apt-get install chromium, or make chromium")
     with Browser(executable, tmp_path_factory.mktemp("profile")) as opened:
         yield opened
 
@@ -108,8 +113,8 @@ def _predict(out: Path) -> None:
         command("predict", out / "learned", *given, *files)
 
 
-def faults_of(browser: Browser, page: Path) -> list[str]:
-    return [*browser.open(page), *(fault for look in LOOKS for fault in browser.faults(look))]
+def faults_of(browser: Browser, page: Path, looks: Sequence[Look] = LOOKS) -> list[str]:
+    return [*browser.open(page), *(fault for look in looks for fault in browser.faults(look))]
 
 
 def test_every_page_is_good_to_read_at_both_widths_in_light_and_dark(browser: Browser, written: Path) -> None:
@@ -124,6 +129,43 @@ def test_every_page_is_good_to_read_at_both_widths_in_light_and_dark(browser: Br
             found.append(f"{size:,} bytes")
         faults += [f"{page.relative_to(written)}: {fault}" for fault in found]
     assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    if not (SITE / "index.html").is_file():
+        skip("needs the documentation site: make docs")
+    return SITE
+
+
+def test_every_page_of_the_site_is_good_to_read_without_a_server(browser: Browser, site: Path) -> None:
+    """Code and tables that are wider than a window scroll by themselves. The reference is large: each width once."""
+    pages = sorted({*site.glob("*.html")} - {site / "404.html"})  # that one is for servers
+    assert len(pages) > 40
+    faults = []
+    for page in pages:
+        looks = LOOKS[::3] if page.name.startswith(("api-", "commands-", "recipes-")) else LOOKS
+        found = [each for each in faults_of(browser, page, looks) if not each.startswith(f"asked for {site.as_uri()}/")]
+        faults += [f"{page.name}: {each}" for each in found if ": a part scrolls sideways" not in each]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+SEARCH = """new Promise((done) => {
+  document.querySelector("[data-md-toggle=search]").click();
+  const query = document.querySelector("[data-md-component=search-query]");
+  Object.assign(query, { value: "VinVL" }).dispatchEvent(new Event("keyup"));
+  const look = () => {
+    const found = [...document.querySelectorAll(".md-search-result__link")].map((each) => each.href);
+    return found.length ? done(found) : setTimeout(look, 50);
+  };
+  look();
+})"""
+
+
+def test_the_site_is_searched_without_a_server(browser: Browser, site: Path) -> None:
+    browser.open(site / "index.html")
+    found = browser.evaluate(SEARCH)
+    assert f"{site.as_uri()}/presets.html" in {each.partition("?")[0] for each in found}
 
 
 GOOD = "<!DOCTYPE html><meta charset=utf-8><style>:root{color-scheme:light dark} @media (prefers-color-scheme:dark)\

@@ -250,7 +250,7 @@ class VisualBertForLabels(VisualBertPreTrainedModel):
         return self.label_head(output.pooled)
 
     def from_mask_piece(self, batch: VLBatch, output: VLOutput) -> Tensor:
-        """(B, num_answers) from the piece before the last real one (VQA: the text ends with "? [MASK] [SEP]")."""
+        """(B, num_answers) from the piece before the last real one (VQA: the text ends with `? [MASK] [SEP]`)."""
         return self.label_head(read_summary(batch, output, "mask_piece"))
 
 

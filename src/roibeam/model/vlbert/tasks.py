@@ -105,7 +105,7 @@ class VLBertForVqa(VLBertTaskModel):
         self.post_init()
 
     def answers(self, batch: VLBatch, output: VLOutput) -> Tensor:
-        """(B, num_answers) logits, read at the piece before the last real one: the text ends with [MASK] [SEP]."""
+        """(B, num_answers) logits, read at the piece before the last real one: the text ends with `[MASK] [SEP]`."""
         return self.answer_head(read_summary(batch, output, "mask_piece"))
 
     def loss(self, logits: Tensor, scores: Tensor) -> SumCount:

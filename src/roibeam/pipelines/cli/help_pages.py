@@ -35,6 +35,7 @@ COMMAND_GROUPS = (FEATURES, STORES, TRAIN, LOOKING, SETUP, DEVELOPERS)
 _WIDEST, _NARROWEST = 100, 40
 _COLUMN = 28  # of the names, with the space before and after them
 _EXAMPLES = "Examples:"
+ARGUMENTS = "Arguments"
 _NO_BREAK = "\x00"  # in place of a space
 # Help of the options that typer adds.
 _OTHERS = {
@@ -50,20 +51,28 @@ def command_page(command: Any, context: Any, *, everything: bool) -> str:
         everything: also lists options that few need.
     """
     text, examples = parts_of(command.help)
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option"]
-    visible = [each for each in options if everything or not each.hidden or each.required]
     names = " ".join([called(context), "[OPTIONS]", *argument_names(command)])
     page = [*_usage(names), "", *_paragraphs(text), *_examples(examples)]
-    page += _section("Arguments", [(_name_of(each), _sentence(each)) for each in arguments])
-    for group in sorted({_group(each) for each in visible}, key=_place):
-        options_of = sorted((each for each in visible if _group(each) == group), key=lambda each: bool(each.hidden))
-        page += _section(group, [(_name_of(each), _sentence(each)) for each in options_of])
+    visible = 0
+    for title, rows in sections_of(command, everything=everything):
+        page += _section(title, rows)
+        visible += title != ARGUMENTS and len(rows)
     help_row = [("-h, --help", "Show this page.")]
-    if left := len(options) - len(visible):
+    if left := sum(each.param_type_name == "option" for each in command.params) - visible:
         help_row.append(("--help-all", f"Show {left} more options, which few need."))
     page += ["", *_rows(help_row)] if not visible else _rows(help_row, before="")
     return Unchanged("\n".join(page))
+
+
+def sections_of(command: Any, *, everything: bool) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Arguments and groups of options of a command, each with (name, help with the default) of its members."""
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option"]
+    visible = [each for each in options if everything or not each.hidden or each.required]
+    found = [(ARGUMENTS, arguments)] if arguments else []
+    for group in sorted({_group(each) for each in visible}, key=_place):
+        found.append((group, sorted((each for each in visible if _group(each) == group), key=lambda each: each.hidden)))
+    return [(title, [(_name_of(each), _sentence(each)) for each in members]) for title, members in found]
 
 
 def group_page(group: Any, context: Any) -> str:
@@ -71,7 +80,7 @@ def group_page(group: Any, context: Any) -> str:
     text, examples = parts_of(group.help)
     page = [*_usage(f"{called(context)} COMMAND [OPTIONS]"), "", *_paragraphs(text), *_examples(examples)]
     rows: dict[str, list[tuple[str, str]]] = {}
-    for words, command, panel in _commands(group):
+    for words, command, panel in commands_of(group):
         rows.setdefault(panel, []).append((words, " ".join(parts_of(command.help)[0].partition("\n\n")[0].split())))
     for panel in sorted(rows, key=lambda panel: _place(panel, COMMAND_GROUPS)):
         page += _section(panel, rows[panel])
@@ -97,13 +106,14 @@ def argument_names(command: Any) -> list[str]:
     return [_in_usage(each) for each in command.params if each.param_type_name == "argument"]
 
 
-def _commands(group: Any) -> Iterable[tuple[str, Any, str]]:
+def commands_of(group: Any) -> Iterable[tuple[str, Any, str]]:
+    """Commands of a group and of groups below it, each as its words, itself and its group in the help."""
     for name, command in group.commands.items():
         if command.hidden:
             continue
         panel = command.rich_help_panel or "Commands"
         if hasattr(command, "commands"):
-            yield from ((f"{name} {words}", below, panel) for words, below, _ in _commands(command))
+            yield from ((f"{name} {words}", below, panel) for words, below, _ in commands_of(command))
         else:
             yield name, command, panel
 

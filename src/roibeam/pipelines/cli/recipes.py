@@ -64,7 +64,7 @@ def recipes_command(
         roibeam recipes --task vqa --figure 71.79
     """
     from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
-    from roibeam.pipelines.pretraining.recipes.published import PARAMETERS, RECIPES, recipe_named
+    from roibeam.pipelines.pretraining.recipes.published import PARAMETERS, RECIPES
 
     chosen: dict[str, Recipe | TaskRecipe] = {**RECIPES, **TASK_RECIPES}
     if name is not None:
@@ -102,8 +102,16 @@ def recipes_command(
         for each, recipe in chosen.items():
             typer.echo(f"{each:<{width}}  {recipe.summary}")
     else:
-        found = TASK_RECIPES.get(name)
-        typer.echo("\n".join(_lines(name, recipe_named(name)) if found is None else _task_lines(name, found)))
+        typer.echo("\n".join(recipe_lines(name)))
+
+
+def recipe_lines(name: str) -> list[str]:
+    """One recipe in full, as `roibeam recipes NAME` prints it."""
+    from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
+    from roibeam.pipelines.pretraining.recipes.published import recipe_named
+
+    found = TASK_RECIPES.get(name)
+    return _lines(name, recipe_named(name)) if found is None else _task_lines(name, found)
 
 
 def _plain_name(name: str) -> str:
