@@ -37,11 +37,16 @@ def request_command(run: Callable[..., Any]) -> Callable[..., Any]:
 def _options(request: Any) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(request, include_extras=True)
     own = vars(request).get("__annotations__", {})
-    for each in sorted(fields(request), key=lambda each: each.name not in own):  # before those of classes above
+    # Options of the class come before those that it inherits; arguments stay in their order.
+    for each in sorted(fields(request), key=lambda each: each.name not in own and _is_option(hints[each.name])):
         if is_dataclass(hints[each.name]):
             yield from _options(hints[each.name])
         elif get_origin(hints[each.name]) is Annotated:
             yield _option(each.name, hints[each.name], each.default)
+
+
+def _is_option(hint: Any) -> bool:
+    return get_origin(hint) is Annotated and isinstance(get_args(hint)[1], OptionInfo)
 
 
 def _option(name: str, hint: Any, default: Any) -> inspect.Parameter:
