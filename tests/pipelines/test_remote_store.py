@@ -109,7 +109,7 @@ def test_a_store_in_memory_is_alike(extract: Cli, roibeam: Cli, tmp_path: Path, 
 
 def test_folders_that_cannot_be_a_store(extract: Cli, bucket: Path, tmp_path: Path) -> None:
     (bucket / "notes.txt").write_text("x")
-    assert "is not empty and no store of ours ('notes.txt' is in it)" in one_line(extract(f"{URL}{bucket}"))
+    assert "is not empty and holds no store ('notes.txt' is in it)" in one_line(extract(f"{URL}{bucket}"))
     assert "--scratch is for stores at a URL" in one_line(extract(tmp_path / "out", "--scratch", tmp_path))
     assert not (tmp_path / "out").exists()
 

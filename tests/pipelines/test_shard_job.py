@@ -127,7 +127,12 @@ def test_a_summary_alone_in_a_folder_does_not_keep_a_store_out(tmp_path: Path) -
     (tmp_path / "run_summary.json").write_text('{"format": "roibeam-run-summary"}')
     check_output_folder(LocalFolder(tmp_path))
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"is not empty and no store of ours \('notes.txt' is in it\)"):
+    with pytest.raises(
+        ValueError, match=r"is not empty and holds no store \('notes.txt' is in it\); choose a new folder$"
+    ):
+        check_output_folder(LocalFolder(tmp_path))
+    (tmp_path / "dog.JPG").touch()
+    with pytest.raises(ValueError, match="choose a new folder, or swap the two: the photos come first"):
         check_output_folder(LocalFolder(tmp_path))
 
 
@@ -148,7 +153,7 @@ def test_a_folder_of_somebody_else_is_refused_whatever_its_names_are(tmp_path: P
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
-    with pytest.raises(ValueError, match="is not empty and no store of ours"):
+    with pytest.raises(ValueError, match="is not empty and holds no store"):
         check_output_folder(LocalFolder(tmp_path))
 
 

@@ -429,7 +429,7 @@ def test_the_split_of_the_predictions_is_scored_unless_another_is_named(tables: 
         ({"train": "train+val"}, r"train 'train\+val' is of VQA's official files, and --data has tables of your own"),
         ({"question": "imdb"}, "vqa.question 'imdb' is of VQA's official files"),
         ({"validation": "dev"}, "validation must be val, test or nothing, got 'dev'"),
-        ({"min_occurrence": 3}, "0 majority answers of at least 3 questions; set vqa.min_occurrence lower"),
+        ({"min_occurrence": 3}, "0 majority answers of at least 3 questions; lower it: --set vqa.min_occurrence=1"),
     ],
 )
 def test_settings_that_no_table_has_are_refused(tables: Path, fields: dict[str, Any], told: str) -> None:

@@ -101,6 +101,10 @@ def _config_file(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError):
         raise ValueError(f"{path}: not json; a detector's config.json is written by `roibeam detector train`") from None
+    if isinstance(found, dict) and "global_batch" in found and "format" not in found:
+        raise ValueError(
+            f"{path}: of a training run, not of a detector; give toy, or a run of `roibeam detector train`"
+        )
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise ValueError(
             f'{path}: expected a detector\'s config.json with "format": {_FORMAT}; is it of another model, or of a '

@@ -230,6 +230,7 @@ OTHER_WORDS = {
     "per-device-train-batch-size": "batch-size", "max-steps": "steps", "num-train-steps": "steps", "epochs": "steps",
     "resume-from-checkpoint": "resume", "num-workers": "workers", "regions": "max-regions", "stage-to": "cache-dir",
     "weight": "store-weight", "validation": "validation-captions", "num": "num-images", "task": "task-token",
+    "top": "max-regions", "top-k": "max-regions",
 }  # fmt: skip
 OTHER_COMMANDS = {
     "inspect-batch": "pretrain RUN --inspect-batch 8", "inspect": "pretrain RUN --inspect-batch 8",

@@ -172,7 +172,8 @@ class TrainConfig:
         )
         _require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
         _require(
-            self.warmup_steps <= self.steps, f"warmup_steps {self.warmup_steps} is more than all {self.steps} steps"
+            self.warmup_steps <= self.steps,
+            f"warmup_steps {self.warmup_steps} is more than all {self.steps} steps; lower --warmup-steps",
         )
         _require(0 < self.decay_factor <= 1, f"decay_factor must be above 0 and at most 1, got {self.decay_factor}")
         falls = self.decay_steps

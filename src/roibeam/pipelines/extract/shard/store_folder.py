@@ -26,6 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS
 from roibeam.features.annotations import checked_annotations, write_annotations
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, json_bytes
 from roibeam.features.folders.folder_protocol import ABANDONED_SECONDS, LOCK_NAME, FileFacts, OutputFolder
@@ -76,8 +77,10 @@ def check_output_folder(folder: OutputFolder) -> Plan | None:
                 f"choose a new folder"
             )
         if others:
+            has_photos = any(os.path.splitext(name)[1].lower() in IMAGE_EXTENSIONS for name in others)
+            hint = ", or swap the two: the photos come first" * has_photos
             raise ValueError(
-                f"{folder} is not empty and no store of ours ({sorted(others)[0]!r} is in it); choose a new folder"
+                f"{folder} is not empty and holds no store ({sorted(others)[0]!r} is in it); choose a new folder{hint}"
             )
     return plan
 

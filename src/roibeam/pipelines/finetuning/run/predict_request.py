@@ -56,7 +56,11 @@ def task_checkpoint(run: Path) -> FoundModel:
     saved = read_json_object(config, max_bytes=MAX_CONFIG_BYTES) if config.is_file() else {}
     task, recorded = saved.get("task"), saved.get("recorded")
     if not isinstance(task, dict) or task.get("kind") != FINETUNING:
-        raise ValueError(f"{run} is no run of roibeam finetune")
+        is_first = isinstance(task, dict) and "captions" in task
+        raise ValueError(
+            f"{run} is no run of roibeam finetune"
+            + f"; it is one of roibeam pretrain: first type roibeam finetune with --from {run}" * is_first
+        )
     for name, kind in _WRITTEN.items():
         if not isinstance(task.get(name), kind):
             raise ValueError(f"{config}: is damaged: task.{name} is {reprlib.repr(task.get(name))}")

@@ -60,7 +60,7 @@ def enough_labels(found: Sequence[str], path: Path, min_occurrence: int) -> tupl
     if len(found) < 2:
         raise ValueError(
             f"{str(path)!r}: {plural(len(found), 'majority answer')} of at least "
-            f"{plural(min_occurrence, 'question')}; set vqa.min_occurrence lower"
+            f"{plural(min_occurrence, 'question')}; lower it: --set vqa.min_occurrence=1"
         )
     return tuple(found)
 
