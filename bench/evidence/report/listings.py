@@ -9,23 +9,39 @@ import numpy as np
 
 from evidence.arms import LONGER, LONGER_SUFFIX, SEEDS
 from evidence.report.claims import (
+    COLUMNS,
     FLOOR,
+    HINT,
     HINT_AGAINST,
     NOT_RUN,
     NOT_SHOWN,
     OTHER_WAY,
-    PAPERS,
+    SHOWN,
     Judged,
     points,
+    row_of,
 )
 from evidence.report.intervals import arm_id, share_of
 from evidence.report.own_tables import NAMES as OWN_NAMES
-from evidence.report.standing import second_attempt
-from evidence.report.tables import BESIDE, QUESTIONS, STORES, SYSTEMS, Evidence, paragraph, table
+from evidence.report.plots import plot_name
+from evidence.report.standing import (
+    STANDS,
+    by_sentence,
+    latest_attempts,
+    of_papers,
+    second_attempt,
+    stands,
+    told_verdicts,
+)
+from evidence.report.tables import BESIDE, FILES, QUESTIONS, STORES, SYSTEMS, Evidence, paragraph, table
 from evidence.report.task_tables import ASKED
 from evidence.report.task_tables import NAMES as TASK_NAMES
 from evidence.runs import ALL_ARMS
 from evidence.tasks.task_arms import PREFIX
+
+MOST_REASONS = 9  # lines of what failed, of one paper
+_AGAINST = (OTHER_WAY, HINT_AGAINST)
+_COUNTED = ((SHOWN,), (HINT,), (NOT_SHOWN,), _AGAINST)  # columns of a paper's table
 
 
 def questions(evidence: Evidence) -> Iterator[str]:
@@ -34,16 +50,8 @@ def questions(evidence: Evidence) -> Iterator[str]:
     if not names:
         return
     told = {**QUESTIONS, **OWN_NAMES, **TASK_NAMES, **ASKED}
-    yield "## Floors and ceilings\n"
-    yield paragraph(
-        "The floor is that of a blind reader, which sees no picture and answers as well as it can, or that of the "
-        "commonest answer; the last column says which. The ceiling is that of a perfect reader, which sees the whole "
-        "scene. Where the whole scene would be the answer, or is not given, the last column says what the reader "
-        "knows. For tasks, which come last in the table, both stand in result files of `roibeam toyworld "
-        "--tasks`; the others are computed from the test captions by `bench/evidence/readers`. *Beside* in a name: a "
-        "second, true caption of the picture is given, too, as VisualBERT was trained. Shares are in percent."
-    )
-    yield table(
+    link = evidence.filed(
+        "floors_and_ceilings",
         ("question", "what is asked", "floor", "ceiling", "how it was computed"),
         (
             [name, told.get(name, ""), evidence.bound(name, "floor"), evidence.bound(name, "ceiling"),
@@ -51,100 +59,113 @@ def questions(evidence: Evidence) -> Iterator[str]:
             for name in names
         ),
     )  # fmt: skip
+    yield "## Floors and ceilings\n"
+    yield paragraph(
+        f"{len(names)} questions have both: {link}. "
+        "The floor is that of a blind reader, which sees no picture and answers as well as it can, or that of the "
+        "commonest answer; the last column says which. The ceiling is that of a perfect reader, which sees the whole "
+        "scene. Where the whole scene would be the answer, or is not given, the last column says what the reader "
+        "knows. For tasks, which come last in the file, both stand in result files of `roibeam toyworld "
+        "--tasks`; the others are computed from the test captions by `bench/evidence/readers`. *Beside* in a name: a "
+        "second, true caption of the picture is given, too, as VisualBERT was trained. Shares are in percent."
+    )
 
 
 def claims(evidence: Evidence) -> Iterator[str]:
+    by_id = {each.claim.id: each for each in evidence.judged}
+    seconds = {second.claim.id for each in evidence.judged if (second := second_attempt(each, by_id))}
+    rows = []
+    for each in evidence.judged:
+        is_tried_twice = each.claim.id in seconds or second_attempt(each, by_id) is not None
+        rows.append([*row_of(each), _about_runs(evidence, each), "yes" if is_tried_twice else "no"])
     yield "## Claims\n"
     yield paragraph(
+        f"{evidence.filed('claims', (*COLUMNS, 'about the runs', 'tried twice'), rows)} has all {len(rows)} comparisons. "
         "Every row compares a first arm, or question, with a second one; one sentence of a paper may have several "
-        "rows. The column *first; second* names the arms, as STORE/ARM, and what they are asked "
-        "([questions](#floors-and-ceilings)). *Difference* is first less second, in percent points, with its 95 % "
-        "interval. *Over runs* is the interval over runs alone. *Of two precisions* names seeds of which one side ran "
-        "in bf16, the other in float32, and *CPU and GPU* those of two devices. Either may make a difference of its "
-        "own. *One start*: all runs of a task start from one pre-trained model a side. Arms are described under "
-        "[runs](#runs). The table is `bench/evidence/claims.tsv`, with the ids of the claims."
+        "rows. Arms are named as STORE/ARM ([runs](#runs)), questions as under "
+        "[floors and ceilings](#floors-and-ceilings). *Difference* is first less second, in percent points, with its "
+        "95 % interval from *low* to *high*. *Runs low* and *runs high* are the interval over runs alone. *Of two "
+        "precisions* names seeds of which one side ran in bf16, the other in float32, and *CPU and GPU* those of two "
+        "devices. Either may make a difference of its own. *One start*: all runs of a task start from one pre-trained "
+        "model a side. *Tried twice*: there are two attempts, the second with more steps."
     )
-    for paper in PAPERS:
-        yield f"**{paper}**\n"
-        rows = [
-            [each.claim.sentence, each.claim.place, _sides(each), each.claim.expected, *_figures(each),
-             _over_runs(each), _seeds(evidence, each), each.verdict, each.claim.remark]
-            for each in evidence.judged if each.claim.paper == paper
-        ]  # fmt: skip
-        head = ("what the paper says", "where", "first; second", "expected", "first", "second", "difference",
-                "over runs", "seeds", "verdict", "remark")  # fmt: skip
-        yield table(head, rows)
 
 
-def _sides(judged: Judged) -> str:
-    claim = judged.claim
-    second = f"{claim.second_arm}: {claim.second_question}"
-    if claim.compares_trainings:
-        return f"{claim.first_arm}; {claim.second_arm}: {claim.first_question}"
-    if claim.second_arm == claim.first_arm:
-        second = claim.second_question
-    elif claim.second_arm == FLOOR:
-        second = FLOOR
-    return f"{claim.first_arm}: {claim.first_question}; {second}"
-
-
-def _figures(judged: Judged) -> list[str]:
-    found = judged.found
-    if found is None:
-        return ["", "", ""]
-    between = f"{points(found.difference)} [{points(found.low)} .. {points(found.high)}]"
-    return [f"{found.first:.1f}", f"{found.second:.1f}", between]
-
-
-def _over_runs(judged: Judged) -> str:
-    found = judged.found
-    if found is None or found.runs_low is None or found.runs_high is None:
-        return ""
-    return f"{points(found.runs_low)} .. {points(found.runs_high)}"
-
-
-def _seeds(evidence: Evidence, judged: Judged) -> str:
-    """How many, and which of them compare runs of different precision or device."""
+def _about_runs(evidence: Evidence, judged: Judged) -> str:
+    """Which seeds compare runs of different precision or device, and whether all start from one model."""
     if judged.found is None:
         return ""
-    told = [f"{judged.found.seeds}"]
+    told = []
     for fact, name in (("precision", "of two precisions"), ("device", "CPU and GPU")):
         sides = [evidence.of_runs(arm, fact) for arm in (judged.claim.first_arm, judged.claim.second_arm)]
         if mixed := [str(seed) for seed in sides[0] if sides[0][seed] != sides[1].get(seed, sides[0][seed])]:
             told.append(f"{name}: {', '.join(mixed)}")
     if judged.claim.first_arm.startswith(PREFIX) and judged.found.seeds > 1:
         told.append("one start")
-    return told[0] if len(told) == 1 else f"{told[0]} ({'; '.join(told[1:])})"
+    return "; ".join(told)
+
+
+def papers(evidence: Evidence) -> Iterator[str]:
+    """A section for each paper: its plot, its sentences and how they stand, and what failed."""
+    latest = of_papers(latest_attempts(evidence.judged))
+    for system, paper in SYSTEMS.items():
+        yield f"## {paper}\n"
+        yield f"![Claims of {paper}]({plot_name(system)})\n"
+        mine = [each for each in latest if each.claim.paper == paper]
+        groups = sorted(by_sentence(mine).items(), key=lambda group: STANDS.index(stands(group[1])))
+        rows = [
+            [stands(rows), sentence, *(str(sum(each.verdict in kind for each in rows) or "") for kind in _COUNTED),
+             _largest(rows)]
+            for (_, sentence), rows in groups
+        ]  # fmt: skip
+        head = ("holds?", "what the paper says", "shown", "hint", "not shown", "against", "largest difference")
+        yield table(head, rows)
+        if failed := list(_failed(mine)):
+            yield "Not shown, or the other way:\n"
+            yield "\n".join(failed) + "\n"
+
+
+def _largest(judged: Sequence[Judged]) -> str:
+    ran = [(abs(each.found.difference), each) for each in judged if each.found is not None]
+    if not ran:
+        return ""
+    most = max(ran, key=lambda pair: pair[0])[1]
+    return f"{_difference(most)}, {most.verdict} (*{most.claim.short}*)"
+
+
+def _difference(judged: Judged) -> str:
+    found = judged.found
+    return "" if found is None else f"{points(found.difference)} [{points(found.low)} .. {points(found.high)}]"
+
+
+def _failed(judged: Sequence[Judged]) -> Iterator[str]:
+    """A line for each reason that a person wrote, those of the most comparisons first."""
+    groups: dict[str, list[Judged]] = {}
+    for each in judged:
+        if each.verdict in (NOT_SHOWN, *_AGAINST):
+            groups.setdefault(each.claim.remark or "No reason is given yet.", []).append(each)
+    lines = sorted(groups.items(), key=lambda group: -len(group[1]))
+    for reason, rows in lines[:MOST_REASONS]:
+        if len(rows) == 1:
+            yield f"- *{rows[0].claim.short}*: {rows[0].verdict}, {_difference(rows[0])}. {reason}"
+        else:
+            names = ", ".join(f"*{each.claim.short}*" for each in rows[:2])
+            more = f" and {len(rows) - 2} more" if len(rows) > 2 else ""
+            yield f"- {names}{more}: {told_verdicts(rows)}. {reason}"
+    if left := sum(len(rows) for _, rows in lines[MOST_REASONS:]):
+        yield f"- {left} more, with their reasons: *remark* in [claims.csv]({FILES}/claims.csv)."
 
 
 def not_shown(evidence: Evidence) -> Iterator[str]:
-    """With the likely reason, where a person wrote one; rows of one reason together."""
+    """Of comparisons of our own; those of the papers stand in their sections."""
     yield "## What is not shown, or goes the other way\n"
-    failed = (NOT_SHOWN, OTHER_WAY, HINT_AGAINST)
-    by_id = {each.claim.id: each for each in evidence.judged}
-    seconds = {second.claim.id for each in evidence.judged if (second := second_attempt(each, by_id))}
-    groups: dict[tuple[str, str], list[Judged]] = {}
-    for each in evidence.judged:
-        if each.verdict in failed:
-            reason = each.claim.remark or "No reason is given yet."
-            groups.setdefault((each.claim.paper, reason), []).append(each)
-    if not groups:
-        yield "Nothing so far: no claim that was run failed." if evidence.answers else "No runs yet."
-    else:
-        yield paragraph(
-            "*Tried once*: there is no second attempt with more steps. Controls and pairs of our own need none."
-        )
-    for (paper, reason), rows in groups.items():
-        told = []
-        for each in rows:
-            once = not (each.claim.is_control or each.claim.id in seconds or second_attempt(each, by_id))
-            verdict = f"{each.verdict}, {_figures(each)[2]}{', tried once' if once else ''}"
-            told.append(f"{each.claim.short} ({each.claim.first_arm}): {verdict}.")
-        if len(told) == 1:
-            yield f"- {paper}, {told[0]} {reason}"
-        else:
-            yield f"- {paper}, {len(told)} comparisons. {reason}"
-            yield from (f"    - {each}" for each in told)
+    yield paragraph(
+        "The sections of the papers list theirs, at most "
+        f"{MOST_REASONS} reasons each; the column *remark* of [claims.csv]({FILES}/claims.csv) has all. Controls and "
+        "pairs of our own:"
+    )
+    ours = [each for each in latest_attempts(evidence.judged) if each.claim.is_control]
+    yield "\n".join(_failed(ours)) or "Nothing so far." if evidence.answers else "No runs yet."
     yield ""
 
 
@@ -201,16 +222,16 @@ def runs(evidence: Evidence) -> Iterator[str]:
                     arm,
                     what,
                     ", ".join(_seed(run) for run in mine),
-                    f"{mine[0]['steps']:,}",
-                    f"{np.mean(seconds):,.0f}" if seconds else "",
+                    str(mine[0]["steps"]),
+                    f"{np.mean(seconds):.0f}" if seconds else "",
                     _last_quarter(mine, "masked_word_accuracy"),
                     _last_quarter(mine, "matching_accuracy"),
-                    f"`{evidence.commands[arm]}`",
+                    evidence.commands[arm],
                 ]
             )
+    head = ("arm", "what", "seeds", "steps", "seconds", "last quarter: words", "last quarter: matching", "command")
+    yield f"All arms: {evidence.filed('runs', head, rows)}, one row an arm.\n"
     yield from _still_learning(evidence)
-    head = ("arm", "", "seeds", "steps", "seconds", "last quarter: words", "matching", "command")
-    yield table(head, rows)
 
 
 _LEARNED = {

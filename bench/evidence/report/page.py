@@ -23,10 +23,10 @@ from evidence.report.claims import (
     write_claims,
 )
 from evidence.report.intervals import DRAWS, arm_id, read_answers, share_of
-from evidence.report.listings import claims, missing, not_shown, questions, runs
+from evidence.report.listings import claims, missing, not_shown, papers, questions, runs
 from evidence.report.own_tables import HEADS_PLOT, heads_plot, own
 from evidence.report.own_tables import NAMES as OWN_NAMES
-from evidence.report.plots import claims_plot, curve_plot, file_of
+from evidence.report.plots import claims_plot, curve_plot, file_of, plot_name
 from evidence.report.standing import (
     by_choice,
     latest_attempts,
@@ -37,6 +37,7 @@ from evidence.report.standing import (
 )
 from evidence.report.tables import (
     DETECTOR,
+    FILES,
     QUESTIONS,
     SYSTEMS,
     Evidence,
@@ -47,6 +48,7 @@ from evidence.report.tables import (
     reached,
     stores,
     training_pictures,
+    write_csv,
 )
 from evidence.report.task_tables import NAMES as TASK_NAMES
 from evidence.report.task_tables import tasks
@@ -59,9 +61,6 @@ if TYPE_CHECKING:
 CLAIMS = Path(__file__).parents[1] / "claims.tsv"
 MOST_WORDS = 40  # of a sentence
 NOT_SHOWN_ANCHOR = "what-is-not-shown-or-goes-the-other-way"
-_SECTIONS: Sequence[Callable[[Evidence], Iterator[str]]] = (
-    questions, stores, tasks, own, controls, noise, training_pictures, claims, not_shown, missing, runs,
-)  # fmt: skip
 
 
 def write_page(
@@ -98,8 +97,11 @@ def write_page(
     parts = [*_first_screen(evidence, quick), *(part for section in _SECTIONS for part in section(evidence))]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+    (page.parent / FILES).mkdir(exist_ok=True)
+    for name, (head, *rows) in evidence.files.items():
+        write_csv(page.parent / FILES / f"{name}.csv", head, rows)
     for system, paper in SYSTEMS.items():
-        (page.parent / _plot_name(system)).write_text(_plot(evidence, system, paper), encoding="utf-8")
+        (page.parent / plot_name(system)).write_text(_plot(evidence, system, paper), encoding="utf-8")
     if plot := heads_plot(evidence):
         (page.parent / HEADS_PLOT).write_text(file_of([plot]), encoding="utf-8")
     return page
@@ -121,13 +123,10 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
         "right of 0 agrees with the paper; it is the 95 % interval, dashed where there is only one run. A grey band "
         "is drawn where the paper expects no difference, or no gain: there the bar must lie in the band. The bars of "
         "a row have the order of the [claims](#claims), which name them. Claims without a second training, such as "
-        "that the picture helps, and controls stand there alone."
+        "that the picture helps, and controls stand there alone. Below each plot are the paper's sentences: *yes*, shown in "
+        "all comparisons; *in part*, in some; *unclear*, hints for and against, or against alone; *no*, the other way. "
+        "*Against* counts hints against, too."
     )
-    for system, paper in SYSTEMS.items():  # in one paragraph: side by side where there is room
-        yield f"![Claims of {paper}]({_plot_name(system)})"
-    yield ""
-    yield "## How to read this page\n"
-    yield from _reading(evidence)
 
 
 def _findings(judged: Sequence[Judged]) -> Iterator[str]:
@@ -195,6 +194,7 @@ def _groups(ran: Sequence[Judged]) -> Iterator[str]:
 
 
 def _reading(evidence: Evidence) -> Iterator[str]:
+    yield "## How to read this page\n"
     seeds = Counter(len({run["seed"] for run in evidence.runs if arm_id(run) == arm}) for arm in evidence.answers)
     few = sum(arms for count, arms in seeds.items() if count < len(SEEDS))
     meant = sum(arm in ALL_ARMS and len(ALL_ARMS[arm].seeds) < len(SEEDS) for arm in evidence.answers)
@@ -247,10 +247,6 @@ def _reading(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _plot_name(system: str) -> str:
-    return f"evidence_{system}.svg"
-
-
 def _plot(evidence: Evidence, system: str, paper: str) -> str:
     """The learning curve, where there is one, above the paper's claims that compare two trainings."""
     choices = by_choice([each for each in evidence.judged if each.claim.paper == paper])
@@ -272,3 +268,9 @@ def _curve(evidence: Evidence, sized: Sequence[tuple[int, str]]) -> tuple[list[i
         if any(counts is not None for counts in found):
             shares[name] = [float("nan") if counts is None else share_of(counts) for counts in found]
     return [pictures for pictures, _ in sized], shares
+
+
+_SECTIONS: Sequence[Callable[[Evidence], Iterator[str]]] = (
+    papers, _reading, questions, stores, tasks, own, controls, noise, training_pictures, claims, not_shown, missing,
+    runs,
+)  # fmt: skip

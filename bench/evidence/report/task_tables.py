@@ -90,29 +90,30 @@ def tasks(evidence: Evidence) -> Iterator[str]:
         "inside; its testB compares sizes."
     )
     for store, (title, _) in STORES.items():
-        rows = [row for pair in _PAIRS for row in _rows(evidence, store, *pair)]
-        if rows:
-            yield f"**{title}.**\n"
-            head = (
-                "task",
-                "system",
-                "floor",
-                "ceiling",
-                "pre-trained",
-                "runs",
-                "part of the way",
-                "gain from pre-training",
-                PERMUTED,
-                BLIND,
-            )
-            yield table(head, rows)
-        else:
-            yield f"**{title}.** No runs yet.\n"
+        head = ("task", "system", "floor", "ceiling", "pre-trained", "runs", "part of the way",
+                "gain from pre-training", PERMUTED, BLIND)  # fmt: skip
+        rows = [[title.lower(), *row] for pair in _PAIRS for row in _rows(evidence, store, *pair)]
+        link = evidence.filed("tasks", ("regions", *head), rows)
+    yield paragraph(f"All measures are in {link}, {len(evidence.files['tasks']) - 1} rows. The main ones:")
+    yield from _main(evidence)
     yield from _on_the_detector(evidence)
     yield from _lengths(evidence)
     yield from _behind(evidence)
     yield from _kinds(evidence)
     yield from _accidents(evidence)
+
+
+def _main(evidence: Evidence) -> Iterator[str]:
+    """How far each pair gets on its task's main figure, and what pre-training brings."""
+    rows = {(task, system): [f"{NAMES[TASKS[task].main]}, {SYSTEMS[system]}"] for task, system in _PAIRS}
+    for store in STORES:
+        found = {(task, system): counts for task, system, counts in _main_counts(evidence, store)}
+        for (task, system), row in rows.items():
+            counts, arm, main = found.get((task, system)), f"{PREFIX}{store}/{task}-{system}", TASKS[task].main
+            row += ["", ""] if counts is None else [evidence.shown(arm, main), way(evidence, share_of(counts), main)]
+            row += [evidence.less((arm, main), (f"{arm}-new", main))] if store == "perfect" else []
+    head = ("perfect regions", "part of the way", "gain from pre-training", "detector", "part of the way")
+    yield table(("", *head), (row for row in rows.values() if any(row[1:])))
 
 
 def _rows(evidence: Evidence, store: str, task: str, system: str) -> Iterator[list[str]]:
@@ -197,16 +198,16 @@ def _lengths(evidence: Evidence) -> Iterator[str]:
 
 def _behind(evidence: Evidence) -> Iterator[str]:
     """Pairs that stay behind half the way on perfect regions, with the likely reason."""
-    lines = []
+    lines: dict[str, list[str]] = {}
     for task, system, counts in _main_counts(evidence, "perfect"):
         question = TASKS[task].main
         reached = reached_way(evidence, share_of(counts), question)
         if reached is not None and reached < 0.5:
             told = BEHIND.get(f"{task}-{system}", BEHIND.get(task, "No reason is given yet."))
-            lines.append(f"- {SYSTEMS[system]}, {NAMES[question]}: {100 * reached:.0f} %. {told}")
+            lines.setdefault(told, []).append(f"{SYSTEMS[system]}, {NAMES[question]}: {100 * reached:.0f} %")
     if lines:
         yield "**What gets less than half the way**, perfect regions, main figures, with the likely reason.\n"
-        yield "\n".join(lines) + "\n"
+        yield "\n".join(f"- {'; '.join(names)}. {told}" for told, names in lines.items()) + "\n"
 
 
 def _kinds(evidence: Evidence) -> Iterator[str]:
@@ -214,17 +215,17 @@ def _kinds(evidence: Evidence) -> Iterator[str]:
     systems = [each for each in PAIRS["vqa"] if evidence.counts(f"{PREFIX}perfect/vqa-{each}", "vqa kind") is not None]
     if not systems:
         return
-    yield paragraph(
-        "**VQA by what is asked for**, perfect regions, seed 0. A region's feature tells its kind, colour, pattern and "
-        "size. VCR's answers and many expressions of RefCOCO+ ask for relations, such as left of."
-    )
-    yield "\n".join(_learned(evidence, systems)) + "\n"
     rows = []
     for question in VQA_KINDS.values():
         bounds = (evidence.bound(question, which) for which in ("floor", "ceiling"))
         shown = (evidence.shown(f"{PREFIX}perfect/vqa-{system}", question) for system in systems)
         rows.append([ASKED[question], *bounds, *shown])
-    yield table(("asked for", "floor", "ceiling", *(SYSTEMS[system] for system in systems)), rows)
+    link = evidence.filed("vqa_kinds", ("asked for", "floor", "ceiling", *(SYSTEMS[each] for each in systems)), rows)
+    yield paragraph(
+        f"**VQA by what is asked for** ({link}), perfect regions, seed 0. A region's feature tells its kind, colour, pattern and "
+        "size. VCR's answers and many expressions of RefCOCO+ ask for relations, such as left of."
+    )
+    yield "\n".join(_learned(evidence, systems)) + "\n"
 
 
 def _learned(evidence: Evidence, systems: Sequence[str]) -> Iterator[str]:
@@ -259,11 +260,11 @@ def _accidents(evidence: Evidence) -> Iterator[str]:
             precisions = [_precision(evidence, arm, task) for arm in (f"{base}-{name}", against)]
             on += f" ({precisions[0]}; the correct rule {precisions[1]})" if len(set(precisions)) > 1 else ""
             rows.append([each.what, on, evidence.shown(f"{base}-{name}", question), gain(less)])
+    link = evidence.filed("releases", ("what is odd", "on", "share", "points above the correct rule"), rows)
     yield paragraph(
-        "**What the releases do oddly.** One thing at a time, against the same run by the correct rule; one run of "
-        "each."
+        f"**What the releases do oddly** ({link}). One thing at a time, against the same run by the correct rule; one "
+        "run of each."
     )
-    yield table(("", "on", "share", "points above the correct rule"), rows)
 
 
 def _precision(evidence: Evidence, arm: str, task: str) -> str:
