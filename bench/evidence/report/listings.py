@@ -39,7 +39,6 @@ from evidence.report.task_tables import NAMES as TASK_NAMES
 from evidence.runs import ALL_ARMS
 from evidence.tasks.task_arms import PREFIX
 
-MOST_REASONS = 9  # lines of what failed, of one paper
 _AGAINST = (OTHER_WAY, HINT_AGAINST)
 _COUNTED = ((SHOWN,), (HINT,), (NOT_SHOWN,), _AGAINST)  # columns of a paper's table
 
@@ -79,12 +78,12 @@ def claims(evidence: Evidence) -> Iterator[str]:
         is_tried_twice = each.claim.id in seconds or second_attempt(each, by_id) is not None
         rows.append([*row_of(each), _about_runs(evidence, each), "yes" if is_tried_twice else "no"])
     yield "## Claims\n"
+    link = evidence.filed("claims", (*COLUMNS, "about the runs", "tried twice"), rows)
     yield paragraph(
-        f"{evidence.filed('claims', (*COLUMNS, 'about the runs', 'tried twice'), rows)} has all {len(rows)} comparisons. "
-        "Every row compares a first arm, or question, with a second one; one sentence of a paper may have several "
-        "rows. Arms are named as STORE/ARM ([runs](#runs)), questions as under "
+        f"{link} has all {len(rows)} comparisons. Every row compares a first arm, or question, with a second one; one "
+        "sentence of a paper may have several rows. Arms are named as STORE/ARM ([runs](#runs)), questions as under "
         "[floors and ceilings](#floors-and-ceilings). *Difference* is first less second, in percent points, with its "
-        "95 % interval from *low* to *high*. *Runs low* and *runs high* are the interval over runs alone. *Of two "
+        "95 % interval from *low* to *high*; *runs low* and *runs high* are the interval over runs alone. *Of two "
         "precisions* names seeds of which one side ran in bf16, the other in float32, and *CPU and GPU* those of two "
         "devices. Either may make a difference of its own. *One start*: all runs of a task start from one pre-trained "
         "model a side. *Tried twice*: there are two attempts, the second with more steps."
@@ -121,16 +120,12 @@ def papers(evidence: Evidence) -> Iterator[str]:
         head = ("holds?", "what the paper says", "shown", "hint", "not shown", "against", "largest difference")
         yield table(head, rows)
         if failed := list(_failed(mine)):
-            yield "Not shown, or the other way:\n"
             yield "\n".join(failed) + "\n"
 
 
 def _largest(judged: Sequence[Judged]) -> str:
-    ran = [(abs(each.found.difference), each) for each in judged if each.found is not None]
-    if not ran:
-        return ""
-    most = max(ran, key=lambda pair: pair[0])[1]
-    return f"{_difference(most)}, {most.verdict} (*{most.claim.short}*)"
+    most = max(judged, key=_size)
+    return f"{_difference(most)}, {most.verdict} (*{most.claim.short}*)" if most.found else ""
 
 
 def _difference(judged: Judged) -> str:
@@ -139,30 +134,28 @@ def _difference(judged: Judged) -> str:
 
 
 def _failed(judged: Sequence[Judged]) -> Iterator[str]:
-    """A line for each reason that a person wrote, those of the most comparisons first."""
+    """A line for each choice of which something failed, with the reason of the largest difference."""
     groups: dict[str, list[Judged]] = {}
     for each in judged:
         if each.verdict in (NOT_SHOWN, *_AGAINST):
-            groups.setdefault(each.claim.remark or "No reason is given yet.", []).append(each)
-    lines = sorted(groups.items(), key=lambda group: -len(group[1]))
-    for reason, rows in lines[:MOST_REASONS]:
-        if len(rows) == 1:
-            yield f"- *{rows[0].claim.short}*: {rows[0].verdict}, {_difference(rows[0])}. {reason}"
-        else:
-            names = ", ".join(f"*{each.claim.short}*" for each in rows[:2])
-            more = f" and {len(rows) - 2} more" if len(rows) > 2 else ""
-            yield f"- {names}{more}: {told_verdicts(rows)}. {reason}"
-    if left := sum(len(rows) for _, rows in lines[MOST_REASONS:]):
-        yield f"- {left} more, with their reasons: *remark* in [claims.csv]({FILES}/claims.csv)."
+            groups.setdefault(each.claim.short.partition(":")[0].partition(", ")[0], []).append(each)
+    for choice, rows in groups.items():
+        most = max(rows, key=_size)
+        told = f"{choice}*: {told_verdicts(rows)}; most, *{most.claim.short.removeprefix(choice).strip(':, ')}"
+        told = told if len(rows) > 1 else f"{most.claim.short}*: *{most.verdict}"
+        yield f"- *{told}*, {_difference(most)}. {most.claim.remark or 'No reason is given yet.'}"
+
+
+def _size(judged: Judged) -> float:
+    return 0 if judged.found is None else abs(judged.found.difference)
 
 
 def not_shown(evidence: Evidence) -> Iterator[str]:
     """Of comparisons of our own; those of the papers stand in their sections."""
     yield "## What is not shown, or goes the other way\n"
     yield paragraph(
-        "The sections of the papers list theirs, at most "
-        f"{MOST_REASONS} reasons each; the column *remark* of [claims.csv]({FILES}/claims.csv) has all. Controls and "
-        "pairs of our own:"
+        "Below each paper's table stands a line for each choice, with the reason of its largest difference. The column "
+        f"*remark* of [claims.csv]({FILES}/claims.csv) has all. Controls and pairs of our own:"
     )
     ours = [each for each in latest_attempts(evidence.judged) if each.claim.is_control]
     yield "\n".join(_failed(ours)) or "Nothing so far." if evidence.answers else "No runs yet."
@@ -180,37 +173,26 @@ def missing(evidence: Evidence) -> Iterator[str]:
             fewer.append(f"{arm} {' and '.join(left)}")
         elif arm not in evidence.answers:
             without.append(arm)
-    yield f"Arms without a run: {', '.join(without)}.\n" if without else "Every arm has at least one run.\n"
-    if fewer:
-        yield f"Further seeds: {', '.join(fewer)}.\n"
+    told = [f"Arms without a run: {', '.join(without)}." if without else "Every arm has at least one run."]
+    told += [f"Further seeds: {', '.join(fewer)}."] if fewer else []
     waiting: dict[bool, list[str]] = {False: [], True: []}
     for claim in (each.claim for each in evidence.judged if each.verdict == NOT_RUN):
         there = all(arm in {*evidence.answers, FLOOR} for arm in (claim.first_arm, claim.second_arm))
         waiting[there].append(claim.id)
-    yield (
-        f"Claims that wait for them: {', '.join(waiting[False])}.\n"
-        if waiting[False]
-        else "No claim waits for a run.\n"
-    )
+    told += [
+        f"Claims that wait for them: {', '.join(waiting[False])}." if waiting[False] else "No claim waits for a run."
+    ]
     if waiting[True]:
         names = ", ".join(waiting[True])
-        yield f"Claims whose arms have runs, but none of both with the question or the floor: {names}.\n"
+        told.append(f"Claims whose arms have runs, but none of both with the question or the floor: {names}.")
+    yield "\n".join(f"- {each}" for each in told) + "\n"
 
 
 def runs(evidence: Evidence) -> Iterator[str]:
     yield "## Runs\n"
-    yield paragraph(
-        "`make evidence` trains what is missing, and `make evidence ARGS=--list` names it. "
-        "`PYTHONPATH=bench python -m evidence --one STORE/ARM SEED` makes one run: by the command shown, in "
-        "`build/evidence`, with a run folder and a seed. *Last quarter* is what hidden words and matching still gained "
-        "there, in points, on pictures for validation: much of it says that the model was not done. Seconds are of one "
-        "core that did other work too. A run on a GPU has its name behind the seed, and no seconds. Where it says "
-        "float32, the CPU was slower in bf16, and the command was run without `--precision bf16`."
-    )
     hours = sum(run["seconds"] or 0 for run in evidence.runs) / 3600
     elsewhere = sum(run["seconds"] is None for run in evidence.runs)
     told = f" No time is kept of the other {elsewhere}, most of which ran on a GPU." if elsewhere else ""
-    yield paragraph(f"{len(evidence.runs) - elsewhere} runs took {hours:,.1f} hours of one core.{told}")
     rows = []
     for arm in evidence.commands:
         mine = [run for run in evidence.runs if arm_id(run) == arm]
@@ -230,7 +212,15 @@ def runs(evidence: Evidence) -> Iterator[str]:
                 ]
             )
     head = ("arm", "what", "seeds", "steps", "seconds", "last quarter: words", "last quarter: matching", "command")
-    yield f"All arms: {evidence.filed('runs', head, rows)}, one row an arm.\n"
+    yield paragraph(
+        f"{evidence.filed('runs', head, rows)} has a row for each arm. {len(evidence.runs) - elsewhere} runs took "
+        f"{hours:,.1f} hours of one core.{told} *Last quarter* is what hidden words and matching still gained there, "
+        "in points, on pictures for validation: much of it says that the model was not done. Seconds are of one core "
+        "that did other work too. A run on a GPU has its name behind the seed, and no seconds. Where it says float32, "
+        "the CPU was slower in bf16, and the command was run without `--precision bf16`. `PYTHONPATH=bench python -m "
+        "evidence --one STORE/ARM SEED` makes one run in `build/evidence`: by its command, with a run folder and a "
+        "seed."
+    )
     yield from _still_learning(evidence)
 
 
@@ -252,13 +242,12 @@ def _still_learning(evidence: Evidence) -> Iterator[str]:
         measured += bool(mine)
         gains = {name: _last_quarter(mine, measure) for name, measure in _LEARNED.items()}
         if left := [f"{name} {gained}" for name, gained in gains.items() if gained and float(gained) >= 1]:
-            told.append(f"- {arm}: {', '.join(left)}")
+            told.append(f"{arm} ({', '.join(left)})")
     if told:
         yield paragraph(
             f"{len(told)} of the {measured} systems of the main tables gained a point or more there, so more steps "
-            "might help. The aim was less than a point:"
+            f"might help. The aim was less than a point. They are {'; '.join(told)}."
         )
-        yield "\n".join(told) + "\n"
     yield from _twice_the_steps(evidence)
 
 
@@ -276,16 +265,15 @@ def _twice_the_steps(evidence: Evidence) -> Iterator[str]:
             found = [evidence.counts(arm, question) for question in asked]
             shares = ["" if counts is None else f"{100 * share_of(counts.of([0])):.1f} %" for counts in found]
             gains = [_last_quarter(mine, measure) for measure in _LEARNED.values()]
-            rows.append([SYSTEMS[system], f"{mine[0]['steps']:,}", *shares, *gains])
+            rows.append([SYSTEMS[system], str(mine[0]["steps"]), *shares, *gains])
     if rows:
+        head = ("system", "steps", "hidden words", "matching", "R@1", *(f"last quarter: {name}" for name in _LEARNED))
         yield paragraph(
-            f"**Twice the steps.** Perfect regions, seed {SEEDS[0]}. Hidden words, matching and R@1 "
-            "(text to image, zero-shot) are of test pictures, as in the main table. VisualBERT has a true caption "
-            "beside. The last three columns are the gains of the last quarter. The rate falls to 0 at the end of each "
-            "run, so a last quarter that gains little does not say that more steps bring little."
+            f"**Twice the steps** ({evidence.filed('twice_the_steps', head, rows)}). Perfect regions, seed {SEEDS[0]}. "
+            "Hidden words, matching and R@1 (text to image, zero-shot) are of test pictures. VisualBERT has a true "
+            "caption beside. The last three columns are the gains of the last quarter. The rate falls to 0 at the end "
+            "of each run, so a last quarter that gains little does not say that more steps bring little."
         )
-        head = ("", "steps", "hidden words", "matching", "R@1", *(f"last quarter: {name}" for name in _LEARNED))
-        yield table(head, rows)
 
 
 def _last_quarter(runs: Sequence[Mapping[str, Any]], measure: str) -> str:

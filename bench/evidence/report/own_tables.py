@@ -45,9 +45,8 @@ def own(evidence: Evidence) -> Iterator[str]:
     yield "## Retrieval, phrases and texts\n"
     yield paragraph(
         "Pre-trained models of seed 0 learn retrieval and phrases from 5,000 of the pictures that they were "
-        "pre-trained on. They are asked about the same test pictures as before fine-tuning, so the two can be "
-        "compared. Figures of retrieval, phrases and heads are of one run; texts have three runs, untrained heads nine "
-        "or ten."
+        "pre-trained on. They are asked about the same test pictures as before. Figures of retrieval, phrases and "
+        "heads are of one run; texts have three runs, untrained heads nine or ten."
     )
     yield from _retrieval(evidence)
     yield from _losses(evidence)
@@ -55,6 +54,9 @@ def own(evidence: Evidence) -> Iterator[str]:
     yield from _heads(evidence)
     yield from _relations(evidence)
     yield from _texts(evidence)
+    yield ""
+    if heads_plot(evidence):
+        yield f"![Best head by layer]({HEADS_PLOT})\n"
 
 
 def _retrieval(evidence: Evidence) -> Iterator[str]:
@@ -93,8 +95,8 @@ def _retrieval(evidence: Evidence) -> Iterator[str]:
     link = evidence.filed(
         "retrieval", ("system", "regions", *head, "text to image: R@10 as a share of the ceiling"), rows
     )
-    yield paragraph(
-        f"**Retrieval** ({link}). "
+    yield (
+        f"- **Retrieval** ({link}). "
         "Among 500 pictures or captions. *Gain over zero-shot* is over R@1 of the weights that the run "
         "started from. VisualBERT's are asked with one caption there, for which it was not trained, so its gain is "
         "large. ImageBERT's lines are of its best published loss, each pair by itself, with hard wrong pairs. "
@@ -125,8 +127,8 @@ def _losses(evidence: Evidence) -> Iterator[str]:
     parts = ("hard", "random", "hard minus random", "hard minus each pair by itself, hard")
     head = tuple(f"{way}: {part}" for way in _DIRECTIONS.values() for part in parts)
     link = evidence.filed("retrieval_losses", ("loss", "regions", *head), rows)
-    yield paragraph(
-        f"**ImageBERT's losses, and hard wrong pairs** ({link}). "
+    yield (
+        f"- **ImageBERT's losses, and hard wrong pairs** ({link}). "
         "A wrong pair has another caption or another picture: one of any "
         "picture (random), or one of the hundred that look most alike (hard). R@1, text to image and image to text."
     )
@@ -156,8 +158,8 @@ def _phrases(evidence: Evidence) -> Iterator[str]:
         "covered",
     )
     link = evidence.filed("phrases", head, rows)
-    yield paragraph(
-        f"**Phrases** ({link}). "
+    yield (
+        f"- **Phrases** ({link}). "
         "Which region each marked phrase of a caption means, learned by one attention head of its own. "
         "The baseline is the region with the best detection score; perfect regions all have the same, so that it is "
         "one by lot. *Covered*, the ceiling, are phrases that some region covers."
@@ -181,15 +183,13 @@ def _heads(evidence: Evidence) -> Iterator[str]:
     head = ("system", "regions", "baseline", "best head", "gain over baseline", "gain over any word",
             "untrained: best head", "untrained: gain over baseline", "best head of each layer")  # fmt: skip
     link = evidence.filed("heads", head, rows)
-    yield paragraph(
-        f"**What attention heads know** ({link}). "
+    yield (
+        f"- **What attention heads know** ({link}). "
         "No head was trained for phrases. A head is right when the region that it "
         "attends to most covers the phrase. The pictures are cut into halves, and each is judged by the head that is "
         "best on the other one. *Any word*: the head looks once for all words of a caption; one that only likes some "
         "regions gains nothing over it. *Untrained* are weights as drawn."
     )
-    if rows:
-        yield f"![Best head by layer]({HEADS_PLOT})\n"
 
 
 def by_layer(evidence: Evidence, arm: str) -> list[float]:
@@ -229,8 +229,8 @@ def _relations(evidence: Evidence) -> Iterator[str]:
         cell for title, _ in STORES.values() for cell in (title.lower(), f"{title.lower()}: gain over baseline")
     )
     link = evidence.filed("relations", ("relation", *head), rows)
-    yield paragraph(
-        f"**By relation** ({link}). "
+    yield (
+        f"- **By relation** ({link}). "
         "Relations are those of a dependency parse, such as amod, an adjective, and det, an article. "
         "A word that depends on a phrase, or a phrase on it, must look at the region of the phrase. The head is "
         "VisualBERT's best, chosen on the other half; the baseline is of the same words."
@@ -250,8 +250,8 @@ def _texts(evidence: Evidence) -> Iterator[str]:
     head = ("task", "floor", "ceiling", "from words alone", "from a single stream", "from InterBERT",
             "InterBERT minus single stream", "InterBERT minus words alone")  # fmt: skip
     link = evidence.filed("texts", head, rows)
-    yield paragraph(
-        f"**Texts** ({link}). "
+    yield (
+        f"- **Texts** ({link}). "
         "InterBERT is said to stay good at texts. Three starts, on two tasks of captions in GLUE's form: "
         "do two captions describe one scene (as MRPC), and does the second follow from the first (as RTE). The "
         "ceiling of the first knows the scenes, so it is higher than what texts tell. The single stream had half the "

@@ -123,9 +123,13 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
         "right of 0 agrees with the paper; it is the 95 % interval, dashed where there is only one run. A grey band "
         "is drawn where the paper expects no difference, or no gain: there the bar must lie in the band. The bars of "
         "a row have the order of the [claims](#claims), which name them. Claims without a second training, such as "
-        "that the picture helps, and controls stand there alone. Below each plot are the paper's sentences: *yes*, shown in "
-        "all comparisons; *in part*, in some; *unclear*, hints for and against, or against alone; *no*, the other way. "
-        "*Against* counts hints against, too."
+        "that the picture helps, and controls stand there alone."
+    )
+    yield paragraph(
+        "Below each plot are the paper's sentences: *yes*, shown in all comparisons; *in part*, shown in some; *hint*, "
+        "a hint and nothing against; *unclear*, hints for and against, or against alone; *no*, the other way. "
+        "*Against* counts hints against, too. Then a line for each choice of which something is not shown, or goes the "
+        "other way, with a likely reason where one is known."
     )
 
 
@@ -199,23 +203,20 @@ def _reading(evidence: Evidence) -> Iterator[str]:
     few = sum(arms for count, arms in seeds.items() if count < len(SEEDS))
     meant = sum(arm in ALL_ARMS and len(ALL_ARMS[arm].seeds) < len(SEEDS) for arm in evidence.answers)
     yield paragraph(
-        "`make evidence ARGS=--page` makes all of this page from the results; do not edit it. `make evidence` first "
-        "trains what is missing. The pictures are those of the toy world "
+        "`make evidence ARGS=--page` makes this page and its files from the results; do not edit them. `make evidence` "
+        "first trains what is missing, which `ARGS=--list` names. The pictures are those of the toy world "
         "([detectors.md](detectors.md#the-toy-world)). All pre-trained models are asked about the same "
         f"{evidence.test:,} pictures, which none of them saw in training. Tasks and texts have pictures of their own. "
         "What holds here holds for small models in a small world."
     )
     yield paragraph(
-        "Each picture has five captions. All captions together have about 100 different words. "
+        "Each picture has five captions, of about 100 different words in all. "
         f"{100 * HIDDEN_WORDS:.0f} % of the words are hidden in training, 15 % in the papers, and there is no dropout: "
-        "small models learn sooner so. "
-        "InterBERT's groups hide as many words. ViLBERT and InterBERT learn at half the rate of the others. Two "
-        "streams have more than twice the weights of one."
-    )
-    yield paragraph(
+        "small models learn sooner so. InterBERT's groups hide as many words. ViLBERT and InterBERT learn at half the "
+        "rate of the others. Two streams have more than twice the weights of one. "
         "Shares are in percent. An *arm* is one way of training. Each run of it has another *seed*, a number that "
         "chooses its random start. Two arms are compared on the same pictures and the seeds that both have, so a "
-        "difference can differ from what two cells of a table give."
+        "difference can differ from what two shares give."
     )
     yield paragraph(
         f"A difference has two 95 % intervals. The printed one is a bootstrap of {DRAWS:,} draws: each draws pictures "
@@ -235,7 +236,7 @@ def _reading(evidence: Evidence) -> Iterator[str]:
         "size that a paper names. Some are expected to be *alike*: shown when the whole interval lies within "
         f"{ALIKE_POINTS:g} points of 0, the other way when it leaves 0 out and reaches further. *No more* is shown "
         f"when it lies below +{ALIKE_POINTS:g}, so also when the first is far behind. Where a paper measures a task, "
-        "hidden words, matching or zero-shot retrieval may stand in: the third column says which."
+        "hidden words, matching or zero-shot retrieval may stand in."
     )
     if not evidence.answers:
         yield "**No runs yet.**\n"

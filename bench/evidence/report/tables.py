@@ -175,8 +175,12 @@ def stores(evidence: Evidence) -> Iterator[str]:
     for store, (title, what) in STORES.items():
         parts = [part for section in (_words, _regions, _matching, _retrieval) for part in section(evidence, store)]
         yield f"## {title}\n"
-        yield what + "\n"
-        yield from parts or ["No runs yet.\n"]
+        if store == DETECTOR and parts:
+            parts = [paragraph(f"{what} They are rows of the same files. {' '.join(parts)}")]
+        else:
+            yield what + "\n"
+        yield from parts or ["No runs yet."]
+        yield ""
     yield from _cost_of_the_detector(evidence)
 
 
@@ -194,12 +198,11 @@ def _cost_of_the_detector(evidence: Evidence) -> Iterator[str]:
         if any(cells):
             rows.append([name, *cells])
     if rows:
-        yield "## What the detector costs\n"
+        link = evidence.filed("cost_of_the_detector", ("system", *asked), rows)
         yield paragraph(
-            "Points that perfect regions bring over those of the toy detector, on the same pictures and seeds; "
-            "VisualBERT beside a true caption."
+            f"*What the detector costs* ({link}): points that perfect regions bring over those of the toy detector, on "
+            "the same pictures and seeds; VisualBERT beside a true caption."
         )
-        yield table(("", *asked), rows)
 
 
 def _bars(evidence: Evidence) -> Iterator[str]:
@@ -259,11 +262,11 @@ def _words(evidence: Evidence, store: str) -> Iterator[str]:
     head = ("own picture", "another picture", "gain from the own picture", "gain over text alone")
     link = _filed(evidence, store, "hidden_words", head, rows)
     if store == DETECTOR:
-        yield paragraph(f"**Hidden words** ({link}). {_released(evidence, store)}")
+        yield f"{_released(evidence, store)}"
         return
-    yield paragraph(
-        f"**Hidden words** ({link}). How many are guessed right. Each word that names a kind, a colour or a pattern is "
-        "hidden by itself. *Text alone* is a model that was trained on captions without pictures: it finds "
+    yield (
+        f"- **Hidden words** ({link}). How many are guessed right. Each word that names a kind, a colour or a pattern "
+        "is hidden by itself. *Text alone* is a model that was trained on captions without pictures: it finds "
         f"{evidence.shown(*alone)} %. VL-BERT is that of its paper's first version here: it also learns whether a "
         f"caption belongs. {_released(evidence, store)} {_every_pair(evidence)}"
     )
@@ -323,13 +326,13 @@ def _regions(evidence: Evidence, store: str) -> Iterator[str]:
     )
     told = f"{_asked_by_overlap(evidence, store)} {_released(evidence, store, 'regions with text')}"
     if store == DETECTOR:
-        yield paragraph(
-            f"**Hidden regions** ({link}). Floor and ceiling are those of perfect regions. Here a region that overlaps "
-            f"the hidden one shows a part of it, so a model can pass the ceiling. {told}"
+        yield (
+            "Floor and ceiling of hidden regions are those of perfect regions. Here a region that overlaps the hidden "
+            f"one shows a part of it, so a model can pass the ceiling. {told}"
         )
         return
-    yield paragraph(
-        f"**Hidden regions** ({link}). One region is hidden and its class is asked; all others are in sight. "
+    yield (
+        f"- **Hidden regions** ({link}). One region is hidden and its class is asked; all others are in sight. "
         "VisualBERT never learns this. *Alone*, *touching* and *covered* say how much of the region another one "
         "overlaps: up to 0.1, up to 0.5, more (intersection over union); they are asked with the caption. VL-BERT "
         "stays behind. Likely two things cost it: its paper hides a masked region's box with its feature, so that "
@@ -362,12 +365,13 @@ def _matching(evidence: Evidence, store: str) -> Iterator[str]:
         "asked one. That helps a blind reader, too: its floor is higher. Its second row, *one caption*, is asked "
         "without."
     )
-    yield paragraph(f"**Does the caption belong?** ({link}){'' if store == DETECTOR else told}")
+    if store != DETECTOR:
+        yield f"- **Does the caption belong?** ({link}){told}"
 
 
 def _retrieval(evidence: Evidence, store: str) -> Iterator[str]:
     links = []
-    for way, told in (("text_to_image", "text to image"), ("image_to_text", "image to text")):
+    for way, told in (("text_to_image", "Text to image"), ("image_to_text", "image to text")):
         asked = evidence.asked_systems(store, f"{way}_r10")
         if not asked:
             continue
@@ -383,13 +387,13 @@ def _retrieval(evidence: Evidence, store: str) -> Iterator[str]:
                 rows += [[f"{which}, beside a caption", *beside, ""]] if any(beside) else []
         head = (*(f"R@{cut}" for cut in _CUTS), "R@10 as a share of the ceiling")
         links.append(f"{told} ({_filed(evidence, store, way, head, rows)})")
-    if links:
+    if links and store != DETECTOR:
         meaning = (
             f" The right one among {evidence.test:,} pictures or captions, ranked by the score for matching, without "
             "training for it. R@10 is how often it is among the first ten. VisualBERT has the true caption beside, so "
             "compare it with *floor, beside a caption*."
         )
-        yield paragraph(f"**Retrieval, zero-shot.** {', '.join(links)}.{'' if store == DETECTOR else meaning}")
+        yield f"- **Retrieval, zero-shot.** {', '.join(links)}.{meaning}"
 
 
 def controls(evidence: Evidence) -> Iterator[str]:
@@ -413,34 +417,38 @@ def controls(evidence: Evidence) -> Iterator[str]:
     )
     yield "## Controls\n"
     yield paragraph(
-        f"{evidence.filed('controls', head, rows)}. "
-        "*Wrong captions*: a model whose pictures had other pictures' captions in training. The gain from the own "
-        "picture must be gone, and matching must be at chance, 50. They had half the steps. *Masks alone*: what a "
-        "classifier makes of the places that are hidden, without words and picture. Its interval must hold 50."
+        f"*Wrong captions* ({evidence.filed('controls', head, rows)}): a model whose pictures had other pictures' "
+        "captions in training, half the steps. The gain from the own picture must be gone, and matching must be at "
+        "chance, 50. *Masks alone*: what a classifier makes of the places that are hidden, without words and picture. "
+        f"Its interval must hold 50.{_beside_alike(evidence)}"
     )
-    if floor := evidence.bound(f"matching{BESIDE}", "floor"):
-        yield paragraph(
-            "VisualBERT is asked beside a true caption. Two captions of one picture are alike, so it may be above 50 "
-            f"at matching without a look at the picture, up to the {floor} of a blind reader."
-        )
+
+
+def _beside_alike(evidence: Evidence) -> str:
+    floor = evidence.bound(f"matching{BESIDE}", "floor")
+    return (
+        " VisualBERT is asked beside a true caption. Two captions of one picture are alike, so it may be above 50 at "
+        f"matching without a look at the picture, up to the {floor} of a blind reader."
+        if floor
+        else ""
+    )
 
 
 def noise(evidence: Evidence) -> Iterator[str]:
     found = [arm for arm in evidence.answers if re.fullmatch(r"perfect(-noise[\d.]+)?/visualbert-base", arm)]
     found.sort(key=_noise)
-    yield "## Noise of the regions\n"
-    yield paragraph(
-        "VisualBERT after half the steps, on perfect regions whose features carry more and more noise: 0.3 is that of "
-        "*perfect*. Levels that were not run are missing. It is asked beside a true caption, and a model that "
-        f"has not begun to learn matching is below the floor of a blind reader. "
-        f"{_begun(evidence, [(f'{_noise(arm):g}', arm) for arm in found])}"
-    )
     rows = []
     for arm in found:
         asked = [own_question(evidence, arm, name) for name in ("words true", "matching", "text_to_image_r10")]
         rows.append([f"{_noise(arm):g}", *(evidence.shown(arm, question) for question in asked)])
-    head = ("noise", "hidden words", "matching", "text to image R@10")
-    yield table(head, rows)
+    link = evidence.filed("noise", ("noise", "hidden words", "matching", "text to image R@10"), rows)
+    yield "## Noise of the regions, and more training pictures\n"
+    yield paragraph(
+        f"*Noise* ({link}): VisualBERT after half the steps, on perfect regions whose features carry more and more "
+        "noise; 0.3 is that of *perfect*. Levels that were not run are missing. It is asked beside a true caption, and "
+        "a model that has not begun to learn matching is below the floor of a blind reader. "
+        f"{_begun(evidence, [(f'{_noise(arm):g}', arm) for arm in found])}"
+    )
 
 
 def _begun(evidence: Evidence, arms: Sequence[tuple[str, str]]) -> str:
@@ -451,11 +459,7 @@ def _begun(evidence: Evidence, arms: Sequence[tuple[str, str]]) -> str:
         if counts is not None:
             shares = (f"{100 * share_of(counts.of([seed])):.1f}" for seed in counts.seeds)
             told.append(f"{', '.join(shares)} % at {name}")
-    return (
-        f"VisualBERT begins to match suddenly, and some runs had not begun: run by run, {'; '.join(told)}."
-        if told
-        else ""
-    )
+    return f"VisualBERT begins to match suddenly. Run by run: {'; '.join(told)}." if told else ""
 
 
 def _noise(arm: str) -> float:
@@ -464,19 +468,17 @@ def _noise(arm: str) -> float:
 
 
 def training_pictures(evidence: Evidence) -> Iterator[str]:
-    yield "## More training pictures\n"
-    yield paragraph(
-        "All rows have half the steps, so fewer pictures are each seen more often, and a larger set can be behind "
-        "because it was seen too few times. "
-        f"{_begun(evidence, [(f'{pictures:,}', arm) for pictures, arm in evidence.curve('visualbert')])}"
-    )
     rows = []
     for system, name in SYSTEMS.items():
         for pictures, arm in evidence.curve(system):
             asked = [own_question(evidence, arm, each) for each in ("words true", "matching", "text_to_image_r10")]
-            rows.append([name, f"{pictures:,}", *(evidence.shown(arm, question) for question in asked)])
-    head = ("", "training pictures", "hidden words", "matching", "text to image R@10")
-    yield table(head, rows)
+            rows.append([name, str(pictures), *(evidence.shown(arm, question) for question in asked)])
+    head = ("system", "training pictures", "hidden words", "matching", "text to image R@10")
+    yield paragraph(
+        f"*Training pictures* ({evidence.filed('training_pictures', head, rows)}): all have half the steps. So fewer "
+        "pictures are each seen more often, and a larger set can be behind because it was seen too few times. "
+        f"{_begun(evidence, [(f'{pictures:,}', arm) for pictures, arm in evidence.curve('visualbert')])}"
+    )
 
 
 def percent(found: Estimate) -> str:
@@ -506,10 +508,12 @@ def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) ->
             columns.append([plain, *(cell.removesuffix(" %") for cell in cells)])
             continue
         values = [each.groups() if each else (cell, "", "") for each, cell in zip(found, cells, strict=True)]
-        columns += [[f"{plain}{end}", *part] for end, part in zip(("", "_low", "_high"), zip(*values), strict=True)]
+        columns += [
+            [f"{plain}{end}", *part] for end, part in zip(("", "_low", "_high"), zip(*values, strict=True), strict=True)
+        ]
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
 
 
 def paragraph(text: str) -> str:
-    return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False) + "\n"
+    return textwrap.fill(text, 128, break_long_words=False, break_on_hyphens=False) + "\n"

@@ -36,7 +36,7 @@ ASKED: Mapping[str, str] = {
 BEHIND: Mapping[str, str] = {
     "vqa": (
         "It tells what kind of thing is there less often than ViLBERT and VisualBERT, and no system learns relations: "
-        "see the next table."
+        "see below."
     ),
     "vqa-vlbert": (
         "It learns few kinds and few colours. Of its states of a region, 18 % of the variance tells the colour; of "
@@ -75,27 +75,25 @@ def _main_counts(evidence: Evidence, store: str) -> Iterator[tuple[str, str, Cou
 
 
 def tasks(evidence: Evidence) -> Iterator[str]:
-    yield "## Tasks\n"
-    yield paragraph(
-        "Pre-trained models of seed 0 are fine-tuned on tasks of another toy world, whose pictures no model saw, with "
-        "as many seeds as *runs* says. VL-BERT starts from weights without the relationship task, as its published "
-        "figures do, with half the steps of pre-training."
-    )
-    yield paragraph(
-        "*Part of the way* is how far a model gets from the floor, 0 %, to the ceiling, 100 %. *Gain from "
-        "pre-training* is by how many points it is above the same model that starts from new weights. In the last two "
-        "columns the model of seed 0 is asked with another picture, or with none. It may then be below the floor, "
-        "whose reader was made for questions without pictures. Expressions of RefCOCO+ choose among the regions of "
-        "their own picture, so they have no other one. RefCOCO+'s testA tells things by where they meet, such as "
-        "inside; its testB compares sizes."
-    )
     for store, (title, _) in STORES.items():
         head = ("task", "system", "floor", "ceiling", "pre-trained", "runs", "part of the way",
                 "gain from pre-training", PERMUTED, BLIND)  # fmt: skip
         rows = [[title.lower(), *row] for pair in _PAIRS for row in _rows(evidence, store, *pair)]
         link = evidence.filed("tasks", ("regions", *head), rows)
-    yield paragraph(f"All measures are in {link}, {len(evidence.files['tasks']) - 1} rows. The main ones:")
+    yield "## Tasks\n"
+    yield paragraph(
+        "Pre-trained models of seed 0 are fine-tuned on tasks of another toy world, whose pictures no model saw. "
+        "VL-BERT starts from weights without the relationship task, as its published figures do, with half the steps "
+        "of pre-training. Main figures, in brackets how far that is from the floor, 0 %, to the ceiling, 100 %:"
+    )
     yield from _main(evidence)
+    yield paragraph(
+        f"{link} has all measures. *Gain from pre-training* there is by how many points a model is above the same one "
+        "that starts from new weights. In its last columns the model of seed 0 is asked with another picture, or with "
+        "none. It may then be below the floor, whose reader was made for questions without pictures. Expressions of "
+        "RefCOCO+ choose among the regions of their own picture, so they have no other one. RefCOCO+'s testA tells "
+        "things by where they meet, such as inside; its testB compares sizes."
+    )
     yield from _on_the_detector(evidence)
     yield from _lengths(evidence)
     yield from _behind(evidence)
@@ -104,16 +102,25 @@ def tasks(evidence: Evidence) -> Iterator[str]:
 
 
 def _main(evidence: Evidence) -> Iterator[str]:
-    """How far each pair gets on its task's main figure, and what pre-training brings."""
-    rows = {(task, system): [f"{NAMES[TASKS[task].main]}, {SYSTEMS[system]}"] for task, system in _PAIRS}
-    for store in STORES:
+    """The main figure of each pair, and how far that is from floor to ceiling."""
+    rows = []
+    for store, (title, _) in STORES.items():
         found = {(task, system): counts for task, system, counts in _main_counts(evidence, store)}
-        for (task, system), row in rows.items():
-            counts, arm, main = found.get((task, system)), f"{PREFIX}{store}/{task}-{system}", TASKS[task].main
-            row += ["", ""] if counts is None else [evidence.shown(arm, main), way(evidence, share_of(counts), main)]
-            row += [evidence.less((arm, main), (f"{arm}-new", main))] if store == "perfect" else []
-    head = ("perfect regions", "part of the way", "gain from pre-training", "detector", "part of the way")
-    yield table(("", *head), (row for row in rows.values() if any(row[1:])))
+        for task in PAIRS:
+            main, cells = TASKS[task].main, []
+            for system in SYSTEMS:
+                value = share_of(found[task, system]) if (task, system) in found else None
+                cells.append("" if value is None else f"{100 * value:.1f} ({way(evidence, value, main)})")
+            if any(cells):
+                rows.append(
+                    [
+                        NAMES[main],
+                        title.lower(),
+                        *(evidence.bound(main, which) for which in ("floor", "ceiling")),
+                        *cells,
+                    ]
+                )
+    yield table(("task", "regions", "floor", "ceiling", *SYSTEMS.values()), rows)
 
 
 def _rows(evidence: Evidence, store: str, task: str, system: str) -> Iterator[list[str]]:
@@ -222,10 +229,10 @@ def _kinds(evidence: Evidence) -> Iterator[str]:
         rows.append([ASKED[question], *bounds, *shown])
     link = evidence.filed("vqa_kinds", ("asked for", "floor", "ceiling", *(SYSTEMS[each] for each in systems)), rows)
     yield paragraph(
-        f"**VQA by what is asked for** ({link}), perfect regions, seed 0. A region's feature tells its kind, colour, pattern and "
-        "size. VCR's answers and many expressions of RefCOCO+ ask for relations, such as left of."
+        f"**VQA by what is asked for** ({link}), perfect regions, seed 0. A region's feature tells its kind, colour, "
+        "pattern and size. VCR's answers and many expressions of RefCOCO+ ask for relations, such as left of."
     )
-    yield "\n".join(_learned(evidence, systems)) + "\n"
+    yield paragraph(f"Half the way or more get: {'; '.join(_learned(evidence, systems))}.")
 
 
 def _learned(evidence: Evidence, systems: Sequence[str]) -> Iterator[str]:
@@ -240,9 +247,8 @@ def _learned(evidence: Evidence, systems: Sequence[str]) -> Iterator[str]:
                 highest[SYSTEMS[system]] = reached_way(evidence, share(counts).high, question)
         half = [name for name, reached in ways.items() if reached >= 0.5]
         below = [name for name, reached in highest.items() if reached is not None and reached < 0]
-        parts = [f"half the way or more: {', '.join(half) or 'nobody'}"]
-        parts += [f"below the floor: {'all' if len(below) == len(ways) else ', '.join(below)}"] if below else []
-        yield f"- {ASKED[question]}: {'; '.join(parts)}."
+        under = f" (below the floor: {'all' if len(below) == len(ways) else ', '.join(below)})" if below else ""
+        yield f"{ASKED[question]}, {', '.join(half) or 'nobody'}{under}"
 
 
 def _accidents(evidence: Evidence) -> Iterator[str]:
