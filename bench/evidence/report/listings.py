@@ -170,11 +170,12 @@ def missing(evidence: Evidence) -> Iterator[str]:
         made = {run["seed"] for run in evidence.runs if arm_id(run) == arm}
         left = [str(seed) for seed in planned if seed not in made]
         if left and arm in evidence.answers:
-            fewer.append(f"{arm} {' and '.join(left)}")
+            fewer.append([arm, " and ".join(left)])
         elif arm not in evidence.answers:
             without.append(arm)
     told = [f"Arms without a run: {', '.join(without)}." if without else "Every arm has at least one run."]
-    told += [f"Further seeds: {', '.join(fewer)}."] if fewer else []
+    if fewer:
+        told.append(f"Further seeds of {len(fewer)} arms: {evidence.filed('further_seeds', ('arm', 'seeds'), fewer)}.")
     waiting: dict[bool, list[str]] = {False: [], True: []}
     for claim in (each.claim for each in evidence.judged if each.verdict == NOT_RUN):
         there = all(arm in {*evidence.answers, FLOOR} for arm in (claim.first_arm, claim.second_arm))
@@ -241,12 +242,12 @@ def _still_learning(evidence: Evidence) -> Iterator[str]:
         mine = [run for run in evidence.runs if arm_id(run) == arm]
         measured += bool(mine)
         gains = {name: _last_quarter(mine, measure) for name, measure in _LEARNED.items()}
-        if left := [f"{name} {gained}" for name, gained in gains.items() if gained and float(gained) >= 1]:
-            told.append(f"{arm} ({', '.join(left)})")
+        if any(gained and float(gained) >= 1 for gained in gains.values()):
+            told.append([arm, *gains.values()])
     if told:
         yield paragraph(
             f"{len(told)} of the {measured} systems of the main tables gained a point or more there, so more steps "
-            f"might help. The aim was less than a point. They are {'; '.join(told)}."
+            f"might help ({evidence.filed('last_quarter', ('arm', *_LEARNED), told)}). The aim was less than a point."
         )
     yield from _twice_the_steps(evidence)
 

@@ -180,7 +180,8 @@ def stores(evidence: Evidence) -> Iterator[str]:
         else:
             yield what + "\n"
         yield from parts or ["No runs yet."]
-        yield ""
+        if store != DETECTOR or not parts:
+            yield ""
     yield from _cost_of_the_detector(evidence)
 
 
@@ -286,8 +287,8 @@ def _released(evidence: Evidence, store: str, question: str = "words true") -> s
         f"*{arm}* {100 * share_of(counts):.1f} % ({plural(len(counts.seeds), 'run')})"
         for arm, counts in found if counts is not None
     ]  # fmt: skip
-    without = ", without that task," if question == "words true" else ""
-    return f"As released{without} it finds more: {' and '.join(told)}." if told else ""
+    what = ", without that task, finds more words" if question == "words true" else " finds more regions"
+    return f"VL-BERT as released{what}: {' and '.join(told)}." if told else ""
 
 
 def _every_pair(evidence: Evidence) -> str:

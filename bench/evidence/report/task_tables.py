@@ -232,7 +232,7 @@ def _kinds(evidence: Evidence) -> Iterator[str]:
         f"**VQA by what is asked for** ({link}), perfect regions, seed 0. A region's feature tells its kind, colour, "
         "pattern and size. VCR's answers and many expressions of RefCOCO+ ask for relations, such as left of."
     )
-    yield paragraph(f"Half the way or more get: {'; '.join(_learned(evidence, systems))}.")
+    yield paragraph(f"Who gets half the way or more? {' '.join(_learned(evidence, systems))}")
 
 
 def _learned(evidence: Evidence, systems: Sequence[str]) -> Iterator[str]:
@@ -248,7 +248,7 @@ def _learned(evidence: Evidence, systems: Sequence[str]) -> Iterator[str]:
         half = [name for name, reached in ways.items() if reached >= 0.5]
         below = [name for name, reached in highest.items() if reached is not None and reached < 0]
         under = f" (below the floor: {'all' if len(below) == len(ways) else ', '.join(below)})" if below else ""
-        yield f"{ASKED[question]}, {', '.join(half) or 'nobody'}{under}"
+        yield f"{ASKED[question].capitalize()}: {', '.join(half) or 'nobody'}{under}."
 
 
 def _accidents(evidence: Evidence) -> Iterator[str]:
