@@ -272,7 +272,7 @@ def test_claims_get_their_verdicts_and_keep_what_people_wrote(full: Any, tmp_pat
 
 def test_the_page_tells_what_was_found(full: Any) -> None:
     first = full.text[: full.text.index("## ")]
-    assert "- **VisualBERT**, 4 comparisons of 1 sentence. Of these 3 are shown; 1 goes the other way.\n" in first
+    assert "- **VisualBERT**, 4 comparisons of 1 sentence. 3 are shown; 1 goes the other way.\n" in first
     assert "- **VL-BERT**: nothing was run yet.\n" in first
     assert "**5 comparisons test a sentence of a paper: 4 are shown; 1 goes the other way.**" in first
     assert "with its own picture than with another one: of 1 comparison 1 is shown; the difference is +" in first
@@ -405,7 +405,7 @@ def test_a_papers_sentence_names_what_differs_most() -> None:
     ours = judged("ours", 40, place=claims.CONTROL)
     told = "1 is shown, most of all *as expected* (-20.0 points)"
     told += "; {} go the other way, most of all *most* (+20.0 points)"
-    begins = "**VL-BERT**, {} comparisons of 1 sentence. Of these "
+    begins = "**VL-BERT**, {} comparisons of 1 sentence. "
     every = [shown, against, most, ours]
     assert sentence("VL-BERT", every) == f"{begins.format(3)}{told.format(2)}."
     left = claims.Judged(replace(against.claim, id="left"), None)

@@ -111,7 +111,7 @@ def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
     sentences = len({each.claim.sentence for each in own})
     comparisons = "1 comparison" if len(own) == 1 else f"{len(own)} comparisons"
     of = "1 sentence" if sentences == 1 else f"{sentences} sentences"
-    return f"**{paper}**, {comparisons} of {of}. Of these {told_verdicts(own, named=True)}."
+    return f"**{paper}**, {comparisons} of {of}. {told_verdicts(own, named=True)}."
 
 
 def by_choice(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
