@@ -26,7 +26,13 @@ from warm_command import warm_command
 
 MOST_PAGES, MOST_WORDS = 26, 60_000
 MOST_WORDS_OF_A_SENTENCE, MEAN_BELOW, RUN_THAT_STANDS_ONCE = 40, 16, 12
-MOST_LINES = {"README.md": 125, "BENCHMARKS.md": 500, "CHANGELOG.md": 120, "docs/upgrade.md": 80}
+MOST_LINES = {
+    "README.md": 125,
+    "BENCHMARKS.md": 500,
+    "CHANGELOG.md": 120,
+    "docs/upgrade.md": 80,
+    "docs/evidence.md": 400,
+}
 GENERATED = "docs/evidence.md"
 COLD = "README.md"
 TUTORIAL = "docs/tutorial-"  # whose models learn something: one step here, all in the soak
@@ -90,8 +96,8 @@ def problems_of_links(page: Page, folder: Path) -> list[str]:
 def test_a_page_has_known_marks_commands_and_names_that_exist_and_short_sentences(name: str) -> None:
     assert page(name).problems == []
     assert problems_of_commands(page(name)) == []
+    assert page(name).long_sentences(MOST_WORDS_OF_A_SENTENCE) == []
     if name != GENERATED:
-        assert page(name).long_sentences(MOST_WORDS_OF_A_SENTENCE) == []
         assert page(name).mean_sentence < MEAN_BELOW
 
 

@@ -1,7 +1,11 @@
 """Claims, their verdicts, and docs/evidence.md, from made answers of which the truth is known."""
 
+import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -212,6 +216,12 @@ def page_of(results: Path, out: Path, commands: Mapping[str, str], table: Path, 
     return page.write_page(results, out / "evidence.md", commands=commands, table=table, **given).read_text("utf-8")
 
 
+def rows_of(folder: Path, name: str) -> list[dict[str, str]]:
+    """A long table of the page in this folder."""
+    with (folder / "evidence" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 ARMS = {
     "perfect/visualbert": {"words true": 0.7, "words wrong": 0.3, "matching": 0.6, "matching beside": 0.9},
     "perfect/visualbert-permuted": {"words true": 0, "words wrong": 0, "matching": 0.5},
@@ -262,34 +272,38 @@ def test_claims_get_their_verdicts_and_keep_what_people_wrote(full: Any, tmp_pat
 
 def test_the_page_tells_what_was_found(full: Any) -> None:
     first = full.text[: full.text.index("## ")]
-    assert "- **VisualBERT**, 4 comparisons of 1 sentence: 3 are shown; 1 goes the other way.\n" in first
+    assert "- **VisualBERT**, 4 comparisons of 1 sentence. 3 are shown; 1 goes the other way.\n" in first
     assert "- **VL-BERT**: nothing was run yet.\n" in first
     assert "**5 comparisons test a sentence of a paper: 4 are shown; 1 goes the other way.**" in first
     assert "with its own picture than with another one: of 1 comparison 1 is shown; the difference is +" in first
     reached = {line.split(" | ")[0].removeprefix("| "): line.split(" | ")[1:3] for line in first.splitlines()}
     assert [len(cell) for cell in reached["VisualBERT"]] == [2, 2] and reached["a perfect reader"] == ["95", "90"]
     assert full.text.count("![Claims of ") == 5
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in full.text.splitlines() if line.startswith("| ")}
-    assert rows["VisualBERT, one caption"].split(" | ")[1].startswith("6") and rows["ceiling"]
+    rows = {(row["regions"], row["system"]): row for row in rows_of(full.folder, "matching")}
+    asked_alone = rows["perfect regions", "VisualBERT, one caption"]
+    assert 55 < float(asked_alone["right_low"]) < float(asked_alone["right"]) < float(asked_alone["right_high"]) < 65
+    assert rows["regions of the toy detector", "VL-BERT"]["ceiling"] == "90.0"
     assert "1 of 7 arms have fewer than 3 runs" in full.text
     # Seeds 0 and 2 of text-only: the run of another command is not read.
-    assert "| perfect/text-only |" in full.text and "| 0, 2 | 400 |" in full.text and "| +5.0 |" in full.text
+    (run,) = [row for row in rows_of(full.folder, "runs") if row["arm"] == "perfect/text-only"]
+    assert (run["seeds"], run["steps"], run["last_quarter_words"]) == ("0, 2", "400", "+5.0")
+    (remark,) = {row["remark"] for row in rows_of(full.folder, "claims")} - {""}
+    assert remark == "as it should, | or so"
     for words in (
-        "Arms without a run: detector/vlbert-later.", "Further seeds: perfect/text-only 1.",
+        "Arms without a run: detector/vlbert-later.", "Further seeds of 1 arms: [further_seeds.csv](",
         "for three systems. Found: VisualBERT 89 % (beside a caption", "Claims that wait for them: row-5.",
-        "none of both with the question or the floor: row-6.", "as it should, / or so |",
-        "VisualBERT, no picture: words (perfect/visualbert): the other way",
+        "none of both with the question or the floor: row-6.", "- *no picture: words*: *the other way*, +",
+        "\n| in part | It helps. | 3 |  |  | 1 | +", "\n| not run | It helps. |",
     ):  # fmt: skip
         assert words in full.text
 
 
 def test_a_run_of_twice_the_steps_stands_beside_the_run_of_the_same_seed(full: Any) -> None:
-    part = full.text[full.text.index("**Twice the steps.**") :]
-    once, twice = [line.split(" | ") for line in part.splitlines() if line.startswith("| VisualBERT |")]
+    once, twice = rows_of(full.folder, "twice_the_steps")  # none of ImageBERT, without such a run
     words = json.loads((full.folder / "results" / "perfect" / "visualbert-0.json").read_text())["tallies"]["words true"]
-    assert once[2] == f"{100 * sum(words['right']) / sum(words['asked']):.1f} %"  # seed 0 alone, not the mean of three
-    assert float(twice[2].removesuffix(" %")) > 85 and once[4] == "" and once[5] == "+5.0"
-    assert "| ImageBERT |" not in part  # without such a run
+    right = f"{100 * sum(words['right']) / sum(words['asked']):.1f}"
+    assert once["hidden_words"] == right  # seed 0 alone, not the mean of three
+    assert float(twice["hidden_words"]) > 85 and once["r1"] == "" and once["last_quarter_words"] == "+5.0"
 
 
 def test_sentences_of_the_page_are_short(full: Any) -> None:
@@ -358,24 +372,26 @@ def test_what_is_learned_of_the_same_pictures_stands_beside_what_was_known(tmp_p
     commands = make_results(tmp_path / "results", OWN)
     bounds = {"text_to_image_r10": Bound(0.05, 0.8), "rte": Bound(0.6, 1.0)}
     text = page_of(tmp_path / "results", tmp_path, commands, written(tmp_path / "claims.tsv"), bounds=bounds)
-    own = text[text.index("## Retrieval, phrases and texts") : text.index("## Controls")]
-    lines = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in own.splitlines() if "| " in line]
-    rows = {cells[0]: [cell.split(" ")[0] for cell in cells] for cells in lines}
 
     def near(cell: str, percent: float) -> bool:
         return abs(float(cell) - percent) < 4
 
-    learned = rows["ImageBERT"]
-    assert near(learned[2], 50) and near(learned[4], 20) and near(learned[8], 75)  # 60 of 80
-    binary, triplet = rows["each pair by itself"], rows["the hardest wrong pair"]
-    assert near(binary[4], 20) and binary[5] == "" and near(triplet[5], -10) and triplet[3] == ""
-    assert near(rows["amod"][2], 20) and near(rows["the second text follows"][-1], 10)
-    phrases, heads = (cells for cells in lines if cells[0] == "VisualBERT")
-    assert near(phrases[5].split(" ")[0], 70) and near(heads[4].split(" ")[0], 50) and near(heads[5].split(" ")[0], 20)
-    assert [near(each, 20 * number) for number, each in enumerate(heads[-1].split(", "), 1)] == [True] * 3
+    (learned,) = rows_of(tmp_path, "retrieval")
+    assert near(learned["text_to_image_r1"], 50) and near(learned["text_to_image_r1_gain_over_zero_shot"], 20)
+    assert near(learned["text_to_image_r10_as_a_share_of_the_ceiling"], 75)  # 60 of 80
+    binary, triplet = rows_of(tmp_path, "retrieval_losses")
+    gain, against = "text_to_image_hard_minus_random", "text_to_image_hard_minus_each_pair_by_itself_hard"
+    assert near(binary[gain], 20) and binary[against] == "" and near(triplet[against], -10) and triplet[gain] == ""
+    assert near(rows_of(tmp_path, "relations")[0]["perfect_regions_gain_over_baseline"], 20)
+    assert near(rows_of(tmp_path, "texts")[0]["interbert_minus_words_alone"], 10)
+    (phrases,), (heads,) = rows_of(tmp_path, "phrases"), rows_of(tmp_path, "heads")
+    assert near(phrases["r1_gain_over_baseline"], 70)
+    assert near(heads["gain_over_baseline"], 50) and near(heads["gain_over_any_word"], 20)
+    layers = heads["best_head_of_each_layer"].split(", ")
+    assert [near(each, 20 * number) for number, each in enumerate(layers, 1)] == [True] * 3
     drawn = (tmp_path / "evidence_heads.svg").read_text("utf-8")
     assert "perfect regions, untrained" in drawn and "detector" not in drawn
-    assert Page(own).long_sentences(40) == []
+    assert Page(text).long_sentences(40) == []
 
 
 def test_a_papers_sentence_names_what_differs_most() -> None:
@@ -389,7 +405,7 @@ def test_a_papers_sentence_names_what_differs_most() -> None:
     ours = judged("ours", 40, place=claims.CONTROL)
     told = "1 is shown, most of all *as expected* (-20.0 points)"
     told += "; {} go the other way, most of all *most* (+20.0 points)"
-    begins = "**VL-BERT**, {} comparisons of 1 sentence: "
+    begins = "**VL-BERT**, {} comparisons of 1 sentence. "
     every = [shown, against, most, ours]
     assert sentence("VL-BERT", every) == f"{begins.format(3)}{told.format(2)}."
     left = claims.Judged(replace(against.claim, id="left"), None)
@@ -431,8 +447,9 @@ def test_seeds_of_two_precisions_and_devices_are_named(tmp_path: Path) -> None:
         path = tmp_path / "results" / "perfect" / f"{name}.json"
         told = {"precision": "float32"} if name != "vlbert-a-2" else {"precision": "float32", "device": "a GPU"}
         path.write_text(json.dumps({**json.loads(path.read_text()), **told}))
-    text = page_of(tmp_path / "results", tmp_path, commands, written(tmp_path / "claims.tsv", {}))
-    assert "| 3 (of two precisions: 1; CPU and GPU: 2) | shown |" in text
+    page_of(tmp_path / "results", tmp_path, commands, written(tmp_path / "claims.tsv", {}))
+    (row,) = rows_of(tmp_path, "claims")
+    assert row["about_the_runs"] == "of two precisions: 1; CPU and GPU: 2" and row["verdict"] == "shown"
 
 
 def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:
@@ -445,3 +462,38 @@ def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:
     copy.write_text(text.replace(f"{recipe_table.recipe_table().splitlines()[2]}\n", ""), "utf-8")
     recipe_table.write_recipe_table(copy)
     assert copy.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        ("shown shown", "**yes**"), ("shown not-run", "**yes**"), ("shown the-other-way", "in part"),
+        ("hint not-shown", "hint"), ("hint hint-against", "unclear"), ("hint-against not-shown", "unclear"),
+        ("the-other-way not-shown", "no"), ("not-shown", "not shown"), ("not-run", "not run"),
+    ],
+)  # fmt: skip
+def test_a_sentence_stands_as_its_comparisons_do(verdicts: str, said: str) -> None:
+    assert standing.stands([SimpleNamespace(verdict=each.replace("-", " ")) for each in verdicts.split()]) == said
+
+
+def test_a_long_table_has_plain_cells_and_an_interval_in_three_columns(tmp_path: Path) -> None:
+    rows = [["a|b", "1.5 [-0.1 .. +3.0]", "51 %"], ["c", "", ""]]
+    tables.write_csv(tmp_path / "made.csv", ["", "R@1, gain", "part of the way"], rows)
+    assert (tmp_path / "made.csv").read_text("utf-8").splitlines() == [
+        ",r1_gain,r1_gain_low,r1_gain_high,part_of_the_way", "a|b,1.5,-0.1,+3.0,51", "c,,,,",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_page_and_tables_are_what_the_command_writes(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("weights", "__pycache__"))
+    (tmp_path / "docs").mkdir()
+    shutil.copy(REPOSITORY / "docs" / "finetuning.md", tmp_path / "docs")
+    paths = {"PYTHONPATH": f"{tmp_path / 'bench'}:{REPOSITORY / 'src'}", "PYTHONSAFEPATH": "1"}
+    subprocess.run([sys.executable, "-m", "evidence", "--page"], env={**os.environ, **paths}, cwd=tmp_path, check=True)
+    files = ["bench/evidence/claims.tsv", "docs/finetuning.md", "docs/evidence.md"]
+    for folder in (REPOSITORY, tmp_path):
+        found = [*folder.glob("docs/evidence/*"), *folder.glob("docs/evidence_*.svg")]
+        files += sorted(f"{path.relative_to(folder)}" for path in found)
+    differ = [name for name in files if (tmp_path / name).read_bytes() != (REPOSITORY / name).read_bytes()]
+    assert not differ, 'make evidence ARGS="--page" writes them anew'

@@ -235,15 +235,16 @@ def _verdict(expected: str, low: float, high: float) -> str:
 
 def write_claims(path: Path, judged: Sequence[Judged]) -> None:
     """The table with what was found; all that a person wrote stays as it was."""
-    rows = [COLUMNS, *([*_written(each.claim), *_cells(each), each.claim.remark] for each in judged)]
+    rows = [COLUMNS, *(row_of(each) for each in judged)]
     aside = path.with_name(f"{path.name}.part")
     with aside.open("w", encoding="utf-8", newline="") as text:
         csv.writer(text, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n").writerows(rows)
     aside.rename(path)
 
 
-def _written(claim: Claim) -> list[str]:
-    return [getattr(claim, name) for name in WRITTEN]
+def row_of(judged: Judged) -> list[str]:
+    """Its cells, in the order of `COLUMNS`."""
+    return [*(getattr(judged.claim, name) for name in WRITTEN), *_cells(judged), judged.claim.remark]
 
 
 def _cells(judged: Judged) -> Iterator[str]:

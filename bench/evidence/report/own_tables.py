@@ -8,7 +8,7 @@ import numpy as np
 
 from evidence.report.intervals import share_of
 from evidence.report.plots import share_curve
-from evidence.report.tables import STORES, SYSTEMS, Evidence, paragraph, table
+from evidence.report.tables import STORES, SYSTEMS, Evidence, paragraph
 from evidence.tasks.own_arms import (
     ANY_WORD,
     BEST_HEAD,
@@ -45,9 +45,8 @@ def own(evidence: Evidence) -> Iterator[str]:
     yield "## Retrieval, phrases and texts\n"
     yield paragraph(
         "Pre-trained models of seed 0 learn retrieval and phrases from 5,000 of the pictures that they were "
-        "pre-trained on. They are asked about the same test pictures as before fine-tuning, so the two can be "
-        "compared. Figures of retrieval, phrases and heads are of one run; texts have three runs, untrained heads nine "
-        "or ten."
+        "pre-trained on. They are asked about the same test pictures as before. Figures of retrieval, phrases and "
+        "heads are of one run; texts have three runs, untrained heads nine or ten."
     )
     yield from _retrieval(evidence)
     yield from _losses(evidence)
@@ -55,15 +54,12 @@ def own(evidence: Evidence) -> Iterator[str]:
     yield from _heads(evidence)
     yield from _relations(evidence)
     yield from _texts(evidence)
+    yield ""
+    if heads_plot(evidence):
+        yield f"![Best head by layer]({HEADS_PLOT})\n"
 
 
 def _retrieval(evidence: Evidence) -> Iterator[str]:
-    yield paragraph(
-        "**Retrieval.** Among 500 pictures or captions. *Gain over zero-shot* is over R@1 of the weights that the run "
-        "started from. VisualBERT's are asked with one caption there, for which it was not trained, so its gain is "
-        "large. ImageBERT's lines are of its best published loss, each pair by itself, with hard wrong pairs. "
-        "Runs have 400 steps of 96 to 128 pairs; those of 2,000 steps have twice the rate."
-    )
     rows = []
     for store, (title, _) in STORES.items():
         arms = {
@@ -93,8 +89,19 @@ def _retrieval(evidence: Evidence) -> Iterator[str]:
                     )
                 ]
                 rows.append([name, title.lower(), *cells, _part(evidence, arm, "text_to_image_r10")])
-    head = tuple(cell for told in _DIRECTIONS.values() for cell in (f"{told}: R@1", "R@10", "R@1, gain over zero-shot"))
-    yield table(("", "regions", *head, "text to image: R@10 as a share of the ceiling"), rows)
+    head = tuple(
+        f"{told}: {part}" for told in _DIRECTIONS.values() for part in ("R@1", "R@10", "R@1, gain over zero-shot")
+    )
+    link = evidence.filed(
+        "retrieval", ("system", "regions", *head, "text to image: R@10 as a share of the ceiling"), rows
+    )
+    yield (
+        f"- **Retrieval** ({link}). "
+        "Among 500 pictures or captions. *Gain over zero-shot* is over R@1 of the weights that the run "
+        "started from. VisualBERT's are asked with one caption there, for which it was not trained, so its gain is "
+        "large. ImageBERT's lines are of its best published loss, each pair by itself, with hard wrong pairs. "
+        "Runs have 400 steps of 96 to 128 pairs; those of 2,000 steps have twice the rate."
+    )
 
 
 def _part(evidence: Evidence, arm: str, question: str) -> str:
@@ -104,10 +111,6 @@ def _part(evidence: Evidence, arm: str, question: str) -> str:
 
 
 def _losses(evidence: Evidence) -> Iterator[str]:
-    yield paragraph(
-        "**ImageBERT's losses, and hard wrong pairs.** A wrong pair has another caption or another picture: one of any "
-        "picture (random), or one of the hundred that look most alike (hard). R@1, text to image and image to text."
-    )
     rows = []
     for store, (title, _) in STORES.items():
         for loss, told in LOSSES.items():
@@ -121,17 +124,17 @@ def _losses(evidence: Evidence) -> Iterator[str]:
                 cells += ["" if hard == best else evidence.less((hard, asked), (best, asked))]
             if any(cells):
                 rows.append([told, title.lower(), *cells])
-    parts = ("hard", "random", "hard - random", "hard - each pair by itself, hard")
+    parts = ("hard", "random", "hard minus random", "hard minus each pair by itself, hard")
     head = tuple(f"{way}: {part}" for way in _DIRECTIONS.values() for part in parts)
-    yield table(("loss", "regions", *head), rows)
+    link = evidence.filed("retrieval_losses", ("loss", "regions", *head), rows)
+    yield (
+        f"- **ImageBERT's losses, and hard wrong pairs** ({link}). "
+        "A wrong pair has another caption or another picture: one of any "
+        "picture (random), or one of the hundred that look most alike (hard). R@1, text to image and image to text."
+    )
 
 
 def _phrases(evidence: Evidence) -> Iterator[str]:
-    yield paragraph(
-        "**Phrases.** Which region each marked phrase of a caption means, learned by one attention head of its own. "
-        "The baseline is the region with the best detection score; perfect regions all have the same, so that it is "
-        "one by lot. *Covered*, the ceiling, are phrases that some region covers."
-    )
     rows = []
     for store, (title, _) in STORES.items():
         for system in ("visualbert", "vilbert"):
@@ -145,7 +148,7 @@ def _phrases(evidence: Evidence) -> Iterator[str]:
                 ]
                 rows.append([SYSTEMS[system], title.lower(), *cells])
     head = (
-        "",
+        "system",
         "regions",
         "R@1",
         "R@5",
@@ -154,16 +157,16 @@ def _phrases(evidence: Evidence) -> Iterator[str]:
         "R@1, gain from pre-training",
         "covered",
     )
-    yield table(head, rows)
+    link = evidence.filed("phrases", head, rows)
+    yield (
+        f"- **Phrases** ({link}). "
+        "Which region each marked phrase of a caption means, learned by one attention head of its own. "
+        "The baseline is the region with the best detection score; perfect regions all have the same, so that it is "
+        "one by lot. *Covered*, the ceiling, are phrases that some region covers."
+    )
 
 
 def _heads(evidence: Evidence) -> Iterator[str]:
-    yield paragraph(
-        "**What attention heads know.** No head was trained for phrases. A head is right when the region that it "
-        "attends to most covers the phrase. The pictures are cut into halves, and each is judged by the head that is "
-        "best on the other one. *Any word*: the head looks once for all words of a caption; one that only likes some "
-        "regions gains nothing over it. *Untrained* are weights as drawn."
-    )
     rows = []
     for store, (title, _) in STORES.items():
         for system in _ASKED_HEADS:
@@ -177,11 +180,16 @@ def _heads(evidence: Evidence) -> Iterator[str]:
                      evidence.shown(new, best), evidence.less((new, best), (new, baseline)),
                      ", ".join(f"{100 * each:.0f}" for each in by_layer(evidence, arm))]
                 )  # fmt: skip
-    head = ("", "regions", "baseline", "best head", "gain over baseline", "gain over any word",
+    head = ("system", "regions", "baseline", "best head", "gain over baseline", "gain over any word",
             "untrained: best head", "untrained: gain over baseline", "best head of each layer")  # fmt: skip
-    yield table(head, rows)
-    if rows:
-        yield f"![Best head by layer]({HEADS_PLOT})\n"
+    link = evidence.filed("heads", head, rows)
+    yield (
+        f"- **What attention heads know** ({link}). "
+        "No head was trained for phrases. A head is right when the region that it "
+        "attends to most covers the phrase. The pictures are cut into halves, and each is judged by the head that is "
+        "best on the other one. *Any word*: the head looks once for all words of a caption; one that only likes some "
+        "regions gains nothing over it. *Untrained* are weights as drawn."
+    )
 
 
 def by_layer(evidence: Evidence, arm: str) -> list[float]:
@@ -208,11 +216,6 @@ def heads_plot(evidence: Evidence) -> str:
 
 
 def _relations(evidence: Evidence) -> Iterator[str]:
-    yield paragraph(
-        "**By relation.** Relations are those of a dependency parse, such as amod, an adjective, and det, an article. "
-        "A word that depends on a phrase, or a phrase on it, must look at the region of the phrase. The head is "
-        "VisualBERT's best, chosen on the other half; the baseline is of the same words."
-    )
     rows = []
     for relation in _RELATIONS:
         best, baseline = (f"{relation} {what}" for what in (BEST_HEAD, STRONGEST))
@@ -222,17 +225,19 @@ def _relations(evidence: Evidence) -> Iterator[str]:
             cells += [evidence.shown(arm, best), evidence.less((arm, best), (arm, baseline))]
         if any(cells):
             rows.append([relation, *cells])
-    head = tuple(cell for title, _ in STORES.values() for cell in (title.lower(), "gain over baseline"))
-    yield table(("", *head), rows)
+    head = tuple(
+        cell for title, _ in STORES.values() for cell in (title.lower(), f"{title.lower()}: gain over baseline")
+    )
+    link = evidence.filed("relations", ("relation", *head), rows)
+    yield (
+        f"- **By relation** ({link}). "
+        "Relations are those of a dependency parse, such as amod, an adjective, and det, an article. "
+        "A word that depends on a phrase, or a phrase on it, must look at the region of the phrase. The head is "
+        "VisualBERT's best, chosen on the other half; the baseline is of the same words."
+    )
 
 
 def _texts(evidence: Evidence) -> Iterator[str]:
-    yield paragraph(
-        "**Texts.** InterBERT is said to stay good at texts. Three starts, on two tasks of captions in GLUE's form: "
-        "do two captions describe one scene (as MRPC), and does the second follow from the first (as RTE). The "
-        "ceiling of the first knows the scenes, so it is higher than what texts tell. The single stream had half the "
-        "steps of pre-training."
-    )
     rows = []
     for task in TEXT_TASKS:
         text, single, interbert = (
@@ -242,6 +247,13 @@ def _texts(evidence: Evidence) -> Iterator[str]:
         if any(cells):
             less = [evidence.less((interbert, task), (other, task)) for other in (single, text)]
             rows.append([NAMES[task], *(evidence.bound(task, which) for which in ("floor", "ceiling")), *cells, *less])
-    head = ("", "floor", "ceiling", "from words alone", "from a single stream", "from InterBERT",
-            "InterBERT - single stream", "InterBERT - words alone")  # fmt: skip
-    yield table(head, rows)
+    head = ("task", "floor", "ceiling", "from words alone", "from a single stream", "from InterBERT",
+            "InterBERT minus single stream", "InterBERT minus words alone")  # fmt: skip
+    link = evidence.filed("texts", head, rows)
+    yield (
+        f"- **Texts** ({link}). "
+        "InterBERT is said to stay good at texts. Three starts, on two tasks of captions in GLUE's form: "
+        "do two captions describe one scene (as MRPC), and does the second follow from the first (as RTE). The "
+        "ceiling of the first knows the scenes, so it is higher than what texts tell. The single stream had half the "
+        "steps of pre-training."
+    )

@@ -23,10 +23,10 @@ from evidence.report.claims import (
     write_claims,
 )
 from evidence.report.intervals import DRAWS, arm_id, read_answers, share_of
-from evidence.report.listings import claims, missing, not_shown, questions, runs
+from evidence.report.listings import claims, missing, not_shown, papers, questions, runs
 from evidence.report.own_tables import HEADS_PLOT, heads_plot, own
 from evidence.report.own_tables import NAMES as OWN_NAMES
-from evidence.report.plots import claims_plot, curve_plot, file_of
+from evidence.report.plots import claims_plot, curve_plot, file_of, plot_name
 from evidence.report.standing import (
     by_choice,
     latest_attempts,
@@ -37,6 +37,7 @@ from evidence.report.standing import (
 )
 from evidence.report.tables import (
     DETECTOR,
+    FILES,
     QUESTIONS,
     SYSTEMS,
     Evidence,
@@ -47,6 +48,7 @@ from evidence.report.tables import (
     reached,
     stores,
     training_pictures,
+    write_csv,
 )
 from evidence.report.task_tables import NAMES as TASK_NAMES
 from evidence.report.task_tables import tasks
@@ -59,9 +61,6 @@ if TYPE_CHECKING:
 CLAIMS = Path(__file__).parents[1] / "claims.tsv"
 MOST_WORDS = 40  # of a sentence
 NOT_SHOWN_ANCHOR = "what-is-not-shown-or-goes-the-other-way"
-_SECTIONS: Sequence[Callable[[Evidence], Iterator[str]]] = (
-    questions, stores, tasks, own, controls, noise, training_pictures, claims, not_shown, missing, runs,
-)  # fmt: skip
 
 
 def write_page(
@@ -98,8 +97,11 @@ def write_page(
     parts = [*_first_screen(evidence, quick), *(part for section in _SECTIONS for part in section(evidence))]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+    (page.parent / FILES).mkdir(exist_ok=True)
+    for name, (head, *rows) in evidence.files.items():
+        write_csv(page.parent / FILES / f"{name}.csv", head, rows)
     for system, paper in SYSTEMS.items():
-        (page.parent / _plot_name(system)).write_text(_plot(evidence, system, paper), encoding="utf-8")
+        (page.parent / plot_name(system)).write_text(_plot(evidence, system, paper), encoding="utf-8")
     if plot := heads_plot(evidence):
         (page.parent / HEADS_PLOT).write_text(file_of([plot]), encoding="utf-8")
     return page
@@ -123,11 +125,12 @@ def _first_screen(evidence: Evidence, quick: bool) -> Iterator[str]:
         "a row have the order of the [claims](#claims), which name them. Claims without a second training, such as "
         "that the picture helps, and controls stand there alone."
     )
-    for system, paper in SYSTEMS.items():  # in one paragraph: side by side where there is room
-        yield f"![Claims of {paper}]({_plot_name(system)})"
-    yield ""
-    yield "## How to read this page\n"
-    yield from _reading(evidence)
+    yield paragraph(
+        "Below each plot are the paper's sentences: *yes*, shown in all comparisons; *in part*, shown in some; *hint*, "
+        "a hint and nothing against; *unclear*, hints for and against, or against alone; *no*, the other way. "
+        "*Against* counts hints against, too. Then a line for each choice of which something is not shown, or goes the "
+        "other way, with a likely reason where one is known."
+    )
 
 
 def _findings(judged: Sequence[Judged]) -> Iterator[str]:
@@ -195,27 +198,25 @@ def _groups(ran: Sequence[Judged]) -> Iterator[str]:
 
 
 def _reading(evidence: Evidence) -> Iterator[str]:
+    yield "## How to read this page\n"
     seeds = Counter(len({run["seed"] for run in evidence.runs if arm_id(run) == arm}) for arm in evidence.answers)
     few = sum(arms for count, arms in seeds.items() if count < len(SEEDS))
     meant = sum(arm in ALL_ARMS and len(ALL_ARMS[arm].seeds) < len(SEEDS) for arm in evidence.answers)
     yield paragraph(
-        "`make evidence ARGS=--page` makes all of this page from the results; do not edit it. `make evidence` first "
-        "trains what is missing. The pictures are those of the toy world "
+        "`make evidence ARGS=--page` makes this page and its files from the results; do not edit them. `make evidence` "
+        "first trains what is missing, which `ARGS=--list` names. The pictures are those of the toy world "
         "([detectors.md](detectors.md#the-toy-world)). All pre-trained models are asked about the same "
         f"{evidence.test:,} pictures, which none of them saw in training. Tasks and texts have pictures of their own. "
         "What holds here holds for small models in a small world."
     )
     yield paragraph(
-        "Each picture has five captions. All captions together have about 100 different words. "
+        "Each picture has five captions, of about 100 different words in all. "
         f"{100 * HIDDEN_WORDS:.0f} % of the words are hidden in training, 15 % in the papers, and there is no dropout: "
-        "small models learn sooner so. "
-        "InterBERT's groups hide as many words. ViLBERT and InterBERT learn at half the rate of the others. Two "
-        "streams have more than twice the weights of one."
-    )
-    yield paragraph(
+        "small models learn sooner so. InterBERT's groups hide as many words. ViLBERT and InterBERT learn at half the "
+        "rate of the others. Two streams have more than twice the weights of one. "
         "Shares are in percent. An *arm* is one way of training. Each run of it has another *seed*, a number that "
         "chooses its random start. Two arms are compared on the same pictures and the seeds that both have, so a "
-        "difference can differ from what two cells of a table give."
+        "difference can differ from what two shares give."
     )
     yield paragraph(
         f"A difference has two 95 % intervals. The printed one is a bootstrap of {DRAWS:,} draws: each draws pictures "
@@ -235,7 +236,7 @@ def _reading(evidence: Evidence) -> Iterator[str]:
         "size that a paper names. Some are expected to be *alike*: shown when the whole interval lies within "
         f"{ALIKE_POINTS:g} points of 0, the other way when it leaves 0 out and reaches further. *No more* is shown "
         f"when it lies below +{ALIKE_POINTS:g}, so also when the first is far behind. Where a paper measures a task, "
-        "hidden words, matching or zero-shot retrieval may stand in: the third column says which."
+        "hidden words, matching or zero-shot retrieval may stand in."
     )
     if not evidence.answers:
         yield "**No runs yet.**\n"
@@ -245,10 +246,6 @@ def _reading(evidence: Evidence) -> Iterator[str]:
             f"**{few} of {len(evidence.answers)} arms have fewer than {len(SEEDS)} runs{planned}.** An interval "
             "of one run is over pictures alone, and another run might differ by more."
         )
-
-
-def _plot_name(system: str) -> str:
-    return f"evidence_{system}.svg"
 
 
 def _plot(evidence: Evidence, system: str, paper: str) -> str:
@@ -272,3 +269,9 @@ def _curve(evidence: Evidence, sized: Sequence[tuple[int, str]]) -> tuple[list[i
         if any(counts is not None for counts in found):
             shares[name] = [float("nan") if counts is None else share_of(counts) for counts in found]
     return [pictures for pictures, _ in sized], shares
+
+
+_SECTIONS: Sequence[Callable[[Evidence], Iterator[str]]] = (
+    papers, _reading, questions, stores, tasks, own, controls, noise, training_pictures, claims, not_shown, missing,
+    runs,
+)  # fmt: skip

@@ -37,6 +37,10 @@ _HALF = (WIDTH_PX - _LEFT - _RIGHT) / 2
 _LEAST_POINTS = 3.0  # that the axis reaches
 
 
+def plot_name(system: str) -> str:
+    return f"evidence_{system}.svg"
+
+
 def claims_plot(title: str, choices: Mapping[str, Sequence[Judged]]) -> str:
     """For each choice of a paper a bar for each comparison that tests it: the difference and its interval around 0.
 

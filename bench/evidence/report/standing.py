@@ -69,16 +69,38 @@ def told_verdicts(judged: Sequence[Judged], *, named: bool = False) -> str:
 
 def told_sentences(judged: Sequence[Judged]) -> str:
     """How many sentences of the papers are shown in all of their comparisons that were run, in some, in none."""
-    verdicts: dict[tuple[str, str], set[str]] = {}
-    for each in of_papers(judged):
-        if each.found is not None:
-            verdicts.setdefault((each.claim.paper, each.claim.sentence), set()).add(each.verdict)
-    whole = sum(found == {SHOWN} for found in verdicts.values())
-    part = sum(SHOWN in found for found in verdicts.values()) - whole
+    found = Counter(stands(rows) for rows in by_sentence(each for each in judged if each.found is not None).values())
+    whole, part = found[STANDS[0]], found[STANDS[1]]
     return (
-        f"Of the {len(verdicts)} sentences {whole} are shown in all of their comparisons, {part} in some, and "
-        f"{len(verdicts) - whole - part} in none."
+        f"Of the {found.total()} sentences {whole} are shown in all of their comparisons, {part} in some, and "
+        f"{found.total() - whole - part} in none."
     )
+
+
+def by_sentence(judged: Iterable[Judged]) -> dict[tuple[str, str], list[Judged]]:
+    """Comparisons that test a sentence, by its paper and the sentence."""
+    groups: dict[tuple[str, str], list[Judged]] = {}
+    for each in of_papers(judged):
+        groups.setdefault((each.claim.paper, each.claim.sentence), []).append(each)
+    return groups
+
+
+# How a sentence stands, in the order of a paper's table.
+STANDS = ("**yes**", "in part", "hint", "unclear", "not shown", "no", "not run")
+
+
+def stands(judged: Sequence[Judged]) -> str:
+    """What all comparisons of a sentence say together, one of `STANDS`."""
+    found = {each.verdict for each in judged} - {NOT_RUN}
+    if found == {SHOWN}:
+        return "**yes**"
+    if SHOWN in found:
+        return "in part"
+    if HINT in found:
+        return "unclear" if found & {OTHER_WAY, HINT_AGAINST} else "hint"
+    if found & {OTHER_WAY, HINT_AGAINST}:
+        return "no" if OTHER_WAY in found else "unclear"
+    return "not shown" if found else "not run"
 
 
 def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
@@ -89,7 +111,7 @@ def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
     sentences = len({each.claim.sentence for each in own})
     comparisons = "1 comparison" if len(own) == 1 else f"{len(own)} comparisons"
     of = "1 sentence" if sentences == 1 else f"{sentences} sentences"
-    return f"**{paper}**, {comparisons} of {of}: {told_verdicts(own, named=True)}."
+    return f"**{paper}**, {comparisons} of {of}. {told_verdicts(own, named=True)}."
 
 
 def by_choice(judged: Sequence[Judged]) -> dict[str, list[Judged]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from evidence.report.claims import PAPERS, Bound, Judged, points
@@ -47,7 +49,9 @@ QUESTIONS = {
     },
 }
 OVERLAPS = ("alone", "touching", "covered")
+FILES = "evidence"  # the folder of the long tables, beside the page
 _CUTS = (1, 5, 10)
+_ESTIMATE = re.compile(r"(\S+) \[(\S+) \.\. (\S+)\]")
 _SIZED = re.compile(r"(?P<system>\w+)-(?P<thousands>\d+)k")  # an arm of fewer training pictures
 
 
@@ -62,6 +66,7 @@ class Evidence:
         bounds: what a blind and a perfect reader reach, by question.
         commands: of all arms, run or not, by "<store>/<arm>".
         test, train: numbers of pictures.
+        files: long tables, each a head and rows, by the name of their file; filled while the page is made.
     """
 
     answers: Answers
@@ -71,6 +76,12 @@ class Evidence:
     commands: Mapping[str, str]
     test: int
     train: int
+    files: dict[str, list[Sequence[str]]] = field(default_factory=dict)
+
+    def filed(self, name: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+        """Puts rows into a file of the long tables, behind those that it has; returns a link to it."""
+        self.files.setdefault(name, [head]).extend(rows)
+        return f"[{name}.csv]({FILES}/{name}.csv)"
 
     def counts(self, arm: str, question: str) -> Counts | None:
         return self.answers.get(arm, {}).get(question)
@@ -164,8 +175,13 @@ def stores(evidence: Evidence) -> Iterator[str]:
     for store, (title, what) in STORES.items():
         parts = [part for section in (_words, _regions, _matching, _retrieval) for part in section(evidence, store)]
         yield f"## {title}\n"
-        yield what + "\n"
-        yield from parts or ["No runs yet.\n"]
+        if store == DETECTOR and parts:
+            parts = [paragraph(f"{what} They are rows of the same files. {' '.join(parts)}")]
+        else:
+            yield what + "\n"
+        yield from parts or ["No runs yet."]
+        if store != DETECTOR or not parts:
+            yield ""
     yield from _cost_of_the_detector(evidence)
 
 
@@ -183,12 +199,11 @@ def _cost_of_the_detector(evidence: Evidence) -> Iterator[str]:
         if any(cells):
             rows.append([name, *cells])
     if rows:
-        yield "## What the detector costs\n"
+        link = evidence.filed("cost_of_the_detector", ("system", *asked), rows)
         yield paragraph(
-            "Points that perfect regions bring over those of the toy detector, on the same pictures and seeds; "
-            "VisualBERT beside a true caption."
+            f"*What the detector costs* ({link}): points that perfect regions bring over those of the toy detector, on "
+            "the same pictures and seeds; VisualBERT beside a true caption."
         )
-        yield table(("", *asked), rows)
 
 
 def _bars(evidence: Evidence) -> Iterator[str]:
@@ -238,12 +253,6 @@ def _words(evidence: Evidence, store: str) -> Iterator[str]:
     alone = (f"{store}/text-only", "words alone")
     if not asked and evidence.counts(*alone) is None:
         return
-    yield paragraph(
-        "**Hidden words.** How many are guessed right. Each word that names a kind, a colour or a pattern is hidden by "
-        "itself. *Text alone* is a model that was trained on captions without pictures. VL-BERT is that of its paper's "
-        "first version here: it also learns whether a caption belongs. "
-        f"{_released(evidence, store)} {_every_pair(evidence)}"
-    )
     rows = [
         [name, evidence.shown(arm, "words true"), evidence.shown(arm, "words wrong"),
          evidence.less((arm, "words true"), (arm, "words wrong")), evidence.less((arm, "words true"), alone)]
@@ -251,7 +260,23 @@ def _words(evidence: Evidence, store: str) -> Iterator[str]:
     ]  # fmt: skip
     rows.append(["text alone", evidence.shown(*alone), "", "", ""])
     rows += [[which, evidence.bound("words true", which), "", "", ""] for which in ("floor", "ceiling")]
-    yield table(("", "own picture", "another picture", "gain from the own picture", "gain over text alone"), rows)
+    head = ("own picture", "another picture", "gain from the own picture", "gain over text alone")
+    link = _filed(evidence, store, "hidden_words", head, rows)
+    if store == DETECTOR:
+        yield f"{_released(evidence, store)}"
+        return
+    yield (
+        f"- **Hidden words** ({link}). How many are guessed right. Each word that names a kind, a colour or a pattern "
+        "is hidden by itself. *Text alone* is a model that was trained on captions without pictures: it finds "
+        f"{evidence.shown(*alone)} %. VL-BERT is that of its paper's first version here: it also learns whether a "
+        f"caption belongs. {_released(evidence, store)} {_every_pair(evidence)}"
+    )
+
+
+def _filed(evidence: Evidence, store: str, name: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A link to a file that tables of both stores go into."""
+    title = STORES[store][0].lower()
+    return evidence.filed(name, ("regions", "system", *head), ([title, *row] for row in rows))
 
 
 def _released(evidence: Evidence, store: str, question: str = "words true") -> str:
@@ -262,8 +287,8 @@ def _released(evidence: Evidence, store: str, question: str = "words true") -> s
         f"*{arm}* {100 * share_of(counts):.1f} % ({plural(len(counts.seeds), 'run')})"
         for arm, counts in found if counts is not None
     ]  # fmt: skip
-    without = ", without that task," if question == "words true" else ""
-    return f"As released{without} it finds more: {' and '.join(told)}." if told else ""
+    what = ", without that task, finds more words" if question == "words true" else " finds more regions"
+    return f"VL-BERT as released{what}: {' and '.join(told)}." if told else ""
 
 
 def _every_pair(evidence: Evidence) -> str:
@@ -285,19 +310,6 @@ def _regions(evidence: Evidence, store: str) -> Iterator[str]:
     asked = evidence.asked_systems(store, "regions with text")
     if not asked:
         return
-    yield paragraph(
-        "**Hidden regions.** One region is hidden and its class is asked; all others are in sight. VisualBERT never "
-        "learns this. *Alone*, *touching* and *covered* say how much of the region another one overlaps: up to 0.1, "
-        "up to 0.5, more (intersection over union); they are asked with the caption. "
-        f"{_asked_by_overlap(evidence, store)} VL-BERT stays behind. Likely two things cost it: its paper hides a "
-        "masked region's box with its feature, so that masked regions look alike, and starts its visual layers near 0 "
-        f"(BENCHMARKS.md, The toy world). {_released(evidence, store, 'regions with text')}"
-    )
-    if store == "detector":
-        yield paragraph(
-            "Floor and ceiling are those of perfect regions. Here a region that overlaps the hidden one shows a part "
-            "of it, so a model can pass the ceiling."
-        )
     names = ("with", "without")
     rows = [
         [name, *(evidence.shown(arm, f"regions {how} text") for how in names),
@@ -310,7 +322,24 @@ def _regions(evidence: Evidence, store: str) -> Iterator[str]:
          *(evidence.bound(f"regions with text {part}", which) for part in OVERLAPS)]
         for which in ("floor", "ceiling")
     ]  # fmt: skip
-    yield table(("", "with caption", "without", "gain from the caption", *OVERLAPS), rows)
+    link = _filed(
+        evidence, store, "hidden_regions", ("with caption", "without", "gain from the caption", *OVERLAPS), rows
+    )
+    told = f"{_asked_by_overlap(evidence, store)} {_released(evidence, store, 'regions with text')}"
+    if store == DETECTOR:
+        yield (
+            "Floor and ceiling of hidden regions are those of perfect regions. Here a region that overlaps the hidden "
+            f"one shows a part of it, so a model can pass the ceiling. {told}"
+        )
+        return
+    yield (
+        f"- **Hidden regions** ({link}). One region is hidden and its class is asked; all others are in sight. "
+        "VisualBERT never learns this. *Alone*, *touching* and *covered* say how much of the region another one "
+        "overlaps: up to 0.1, up to 0.5, more (intersection over union); they are asked with the caption. VL-BERT "
+        "stays behind. Likely two things cost it: its paper hides a masked region's box with its feature, so that "
+        "masked regions look alike, and starts its visual layers near 0 (BENCHMARKS.md, The toy world). "
+        f"{told}"
+    )
 
 
 def _asked_by_overlap(evidence: Evidence, store: str) -> str:
@@ -326,30 +355,27 @@ def _matching(evidence: Evidence, store: str) -> Iterator[str]:
     asked = evidence.asked_systems(store, "matching")
     if not asked:
         return
-    yield paragraph(
-        "**Does the caption belong?** Half of the pairs do. VisualBERT is asked as it was trained, with a true "
-        "caption of the picture beside the asked one, which helps a blind reader, too: its floor is higher. Its second "
-        "line, *one caption*, is asked without."
-    )
     rows = [
         [name, evidence.shown(arm, f"matching{how}"),
          *(evidence.bound(f"matching{how}", which) for which in ("floor", "ceiling"))]
         for name, arm, how in asked
     ]  # fmt: skip
-    yield table(("", "right", "floor", "ceiling"), rows)
+    link = _filed(evidence, store, "matching", ("right", "floor", "ceiling"), rows)
+    told = (
+        " Half of the pairs do. VisualBERT is asked as it was trained, with a true caption of the picture beside the "
+        "asked one. That helps a blind reader, too: its floor is higher. Its second row, *one caption*, is asked "
+        "without."
+    )
+    if store != DETECTOR:
+        yield f"- **Does the caption belong?** ({link}){told}"
 
 
 def _retrieval(evidence: Evidence, store: str) -> Iterator[str]:
-    for way, told in (("text_to_image", "Text to image"), ("image_to_text", "Image to text")):
+    links = []
+    for way, told in (("text_to_image", "Text to image"), ("image_to_text", "image to text")):
         asked = evidence.asked_systems(store, f"{way}_r10")
         if not asked:
             continue
-        what, among = ("picture", "pictures") if way == "text_to_image" else ("caption", "captions")
-        yield paragraph(
-            f"**{told}, zero-shot.** The right {what} among {evidence.test:,} {among}, ranked by the score for "
-            "matching, without training for it. R@10 is how often it is among the first ten. VisualBERT has the true "
-            "caption beside, so compare it with *floor, beside a caption*."
-        )
         rows = []
         for name, arm, how in asked:
             counts = evidence.counts(arm, f"{way}_r10{how}")
@@ -360,7 +386,15 @@ def _retrieval(evidence: Evidence, store: str) -> Iterator[str]:
             rows.append([which, *(evidence.bound(f"{way}_r{cut}", which) for cut in _CUTS), ""])
             if beside := [evidence.bound(f"{way}_r{cut}{BESIDE}", which) for cut in _CUTS if any(b for *_, b in asked)]:
                 rows += [[f"{which}, beside a caption", *beside, ""]] if any(beside) else []
-        yield table(("", *(f"R@{cut}" for cut in _CUTS), "R@10 as a share of the ceiling"), rows)
+        head = (*(f"R@{cut}" for cut in _CUTS), "R@10 as a share of the ceiling")
+        links.append(f"{told} ({_filed(evidence, store, way, head, rows)})")
+    if links and store != DETECTOR:
+        meaning = (
+            f" The right one among {evidence.test:,} pictures or captions, ranked by the score for matching, without "
+            "training for it. R@10 is how often it is among the first ten. VisualBERT has the true caption beside, so "
+            "compare it with *floor, beside a caption*."
+        )
+        yield f"- **Retrieval, zero-shot.** {', '.join(links)}.{meaning}"
 
 
 def controls(evidence: Evidence) -> Iterator[str]:
@@ -375,43 +409,47 @@ def controls(evidence: Evidence) -> Iterator[str]:
             ]
             if any(cells):
                 rows.append([name, title.lower(), *cells])
-    yield "## Controls\n"
-    yield paragraph(
-        "*Wrong captions*: a model whose pictures had other pictures' captions in training. The gain from the own "
-        "picture must be gone, and matching must be at chance, 50. They had half the steps. *Masks alone*: what a "
-        "classifier makes of the places that are hidden, without words and picture. Its interval must hold 50."
-    )
-    if floor := evidence.bound(f"matching{BESIDE}", "floor"):
-        yield paragraph(
-            "VisualBERT is asked beside a true caption. Two captions of one picture are alike, so it may be above 50 "
-            f"at matching without a look at the picture, up to the {floor} of a blind reader."
-        )
     head = (
-        "",
+        "system",
         "regions",
         "wrong captions: gain from the own picture",
         "wrong captions: matching",
         "masks alone: matching",
     )
-    yield table(head, rows)
+    yield "## Controls\n"
+    yield paragraph(
+        f"*Wrong captions* ({evidence.filed('controls', head, rows)}): a model whose pictures had other pictures' "
+        "captions in training, half the steps. The gain from the own picture must be gone, and matching must be at "
+        "chance, 50. *Masks alone*: what a classifier makes of the places that are hidden, without words and picture. "
+        f"Its interval must hold 50.{_beside_alike(evidence)}"
+    )
+
+
+def _beside_alike(evidence: Evidence) -> str:
+    floor = evidence.bound(f"matching{BESIDE}", "floor")
+    return (
+        " VisualBERT is asked beside a true caption. Two captions of one picture are alike, so it may be above 50 at "
+        f"matching without a look at the picture, up to the {floor} of a blind reader."
+        if floor
+        else ""
+    )
 
 
 def noise(evidence: Evidence) -> Iterator[str]:
     found = [arm for arm in evidence.answers if re.fullmatch(r"perfect(-noise[\d.]+)?/visualbert-base", arm)]
     found.sort(key=_noise)
-    yield "## Noise of the regions\n"
-    yield paragraph(
-        "VisualBERT after half the steps, on perfect regions whose features carry more and more noise: 0.3 is that of "
-        "the tables above. Levels that were not run are missing. It is asked beside a true caption, and a model that "
-        f"has not begun to learn matching is below the floor of a blind reader. "
-        f"{_begun(evidence, [(f'{_noise(arm):g}', arm) for arm in found])}"
-    )
     rows = []
     for arm in found:
         asked = [own_question(evidence, arm, name) for name in ("words true", "matching", "text_to_image_r10")]
         rows.append([f"{_noise(arm):g}", *(evidence.shown(arm, question) for question in asked)])
-    head = ("noise", "hidden words", "matching", "text to image R@10")
-    yield table(head, rows)
+    link = evidence.filed("noise", ("noise", "hidden words", "matching", "text to image R@10"), rows)
+    yield "## Noise of the regions, and more training pictures\n"
+    yield paragraph(
+        f"*Noise* ({link}): VisualBERT after half the steps, on perfect regions whose features carry more and more "
+        "noise; 0.3 is that of *perfect*. Levels that were not run are missing. It is asked beside a true caption, and "
+        "a model that has not begun to learn matching is below the floor of a blind reader. "
+        f"{_begun(evidence, [(f'{_noise(arm):g}', arm) for arm in found])}"
+    )
 
 
 def _begun(evidence: Evidence, arms: Sequence[tuple[str, str]]) -> str:
@@ -422,11 +460,7 @@ def _begun(evidence: Evidence, arms: Sequence[tuple[str, str]]) -> str:
         if counts is not None:
             shares = (f"{100 * share_of(counts.of([seed])):.1f}" for seed in counts.seeds)
             told.append(f"{', '.join(shares)} % at {name}")
-    return (
-        f"VisualBERT begins to match suddenly, and some runs had not begun: run by run, {'; '.join(told)}."
-        if told
-        else ""
-    )
+    return f"VisualBERT begins to match suddenly. Run by run: {'; '.join(told)}." if told else ""
 
 
 def _noise(arm: str) -> float:
@@ -435,19 +469,17 @@ def _noise(arm: str) -> float:
 
 
 def training_pictures(evidence: Evidence) -> Iterator[str]:
-    yield "## More training pictures\n"
-    yield paragraph(
-        "All rows have half the steps, so fewer pictures are each seen more often, and a larger set can be behind "
-        "because it was seen too few times. "
-        f"{_begun(evidence, [(f'{pictures:,}', arm) for pictures, arm in evidence.curve('visualbert')])}"
-    )
     rows = []
     for system, name in SYSTEMS.items():
         for pictures, arm in evidence.curve(system):
             asked = [own_question(evidence, arm, each) for each in ("words true", "matching", "text_to_image_r10")]
-            rows.append([name, f"{pictures:,}", *(evidence.shown(arm, question) for question in asked)])
-    head = ("", "training pictures", "hidden words", "matching", "text to image R@10")
-    yield table(head, rows)
+            rows.append([name, str(pictures), *(evidence.shown(arm, question) for question in asked)])
+    head = ("system", "training pictures", "hidden words", "matching", "text to image R@10")
+    yield paragraph(
+        f"*Training pictures* ({evidence.filed('training_pictures', head, rows)}): all have half the steps. So fewer "
+        "pictures are each seen more often, and a larger set can be behind because it was seen too few times. "
+        f"{_begun(evidence, [(f'{pictures:,}', arm) for pictures, arm in evidence.curve('visualbert')])}"
+    )
 
 
 def percent(found: Estimate) -> str:
@@ -467,5 +499,22 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines) + "\n"
 
 
+def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Plain cells below plain names; a value with its interval becomes three columns."""
+    columns: list[Sequence[str]] = []
+    for name, *cells in zip(head, *rows, strict=True):
+        plain = re.sub(r"\W+", "_", name.lower().replace("@", "")).strip("_")
+        found = [_ESTIMATE.fullmatch(cell) for cell in cells]
+        if not any(found):
+            columns.append([plain, *(cell.removesuffix(" %") for cell in cells)])
+            continue
+        values = [each.groups() if each else (cell, "", "") for each, cell in zip(found, cells, strict=True)]
+        columns += [
+            [f"{plain}{end}", *part] for end, part in zip(("", "_low", "_high"), zip(*values, strict=True), strict=True)
+        ]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
+
+
 def paragraph(text: str) -> str:
-    return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False) + "\n"
+    return textwrap.fill(text, 128, break_long_words=False, break_on_hyphens=False) + "\n"

@@ -36,7 +36,7 @@ ASKED: Mapping[str, str] = {
 BEHIND: Mapping[str, str] = {
     "vqa": (
         "It tells what kind of thing is there less often than ViLBERT and VisualBERT, and no system learns relations: "
-        "see the next table."
+        "see below."
     ),
     "vqa-vlbert": (
         "It learns few kinds and few colours. Of its states of a region, 18 % of the variance tells the colour; of "
@@ -75,44 +75,52 @@ def _main_counts(evidence: Evidence, store: str) -> Iterator[tuple[str, str, Cou
 
 
 def tasks(evidence: Evidence) -> Iterator[str]:
+    for store, (title, _) in STORES.items():
+        head = ("task", "system", "floor", "ceiling", "pre-trained", "runs", "part of the way",
+                "gain from pre-training", PERMUTED, BLIND)  # fmt: skip
+        rows = [[title.lower(), *row] for pair in _PAIRS for row in _rows(evidence, store, *pair)]
+        link = evidence.filed("tasks", ("regions", *head), rows)
     yield "## Tasks\n"
     yield paragraph(
-        "Pre-trained models of seed 0 are fine-tuned on tasks of another toy world, whose pictures no model saw, with "
-        "as many seeds as *runs* says. VL-BERT starts from weights without the relationship task, as its published "
-        "figures do, with half the steps of pre-training."
+        "Pre-trained models of seed 0 are fine-tuned on tasks of another toy world, whose pictures no model saw. "
+        "VL-BERT starts from weights without the relationship task, as its published figures do, with half the steps "
+        "of pre-training. Main figures, in brackets how far that is from the floor, 0 %, to the ceiling, 100 %:"
     )
+    yield from _main(evidence)
     yield paragraph(
-        "*Part of the way* is how far a model gets from the floor, 0 %, to the ceiling, 100 %. *Gain from "
-        "pre-training* is by how many points it is above the same model that starts from new weights. In the last two "
-        "columns the model of seed 0 is asked with another picture, or with none. It may then be below the floor, "
-        "whose reader was made for questions without pictures. Expressions of RefCOCO+ choose among the regions of "
-        "their own picture, so they have no other one. RefCOCO+'s testA tells things by where they meet, such as "
-        "inside; its testB compares sizes."
+        f"{link} has all measures. *Gain from pre-training* there is by how many points a model is above the same one "
+        "that starts from new weights. In its last columns the model of seed 0 is asked with another picture, or with "
+        "none. It may then be below the floor, whose reader was made for questions without pictures. Expressions of "
+        "RefCOCO+ choose among the regions of their own picture, so they have no other one. RefCOCO+'s testA tells "
+        "things by where they meet, such as inside; its testB compares sizes."
     )
-    for store, (title, _) in STORES.items():
-        rows = [row for pair in _PAIRS for row in _rows(evidence, store, *pair)]
-        if rows:
-            yield f"**{title}.**\n"
-            head = (
-                "task",
-                "system",
-                "floor",
-                "ceiling",
-                "pre-trained",
-                "runs",
-                "part of the way",
-                "gain from pre-training",
-                PERMUTED,
-                BLIND,
-            )
-            yield table(head, rows)
-        else:
-            yield f"**{title}.** No runs yet.\n"
     yield from _on_the_detector(evidence)
     yield from _lengths(evidence)
     yield from _behind(evidence)
     yield from _kinds(evidence)
     yield from _accidents(evidence)
+
+
+def _main(evidence: Evidence) -> Iterator[str]:
+    """The main figure of each pair, and how far that is from floor to ceiling."""
+    rows = []
+    for store, (title, _) in STORES.items():
+        found = {(task, system): counts for task, system, counts in _main_counts(evidence, store)}
+        for task in PAIRS:
+            main, cells = TASKS[task].main, []
+            for system in SYSTEMS:
+                value = share_of(found[task, system]) if (task, system) in found else None
+                cells.append("" if value is None else f"{100 * value:.1f} ({way(evidence, value, main)})")
+            if any(cells):
+                rows.append(
+                    [
+                        NAMES[main],
+                        title.lower(),
+                        *(evidence.bound(main, which) for which in ("floor", "ceiling")),
+                        *cells,
+                    ]
+                )
+    yield table(("task", "regions", "floor", "ceiling", *SYSTEMS.values()), rows)
 
 
 def _rows(evidence: Evidence, store: str, task: str, system: str) -> Iterator[list[str]]:
@@ -197,16 +205,16 @@ def _lengths(evidence: Evidence) -> Iterator[str]:
 
 def _behind(evidence: Evidence) -> Iterator[str]:
     """Pairs that stay behind half the way on perfect regions, with the likely reason."""
-    lines = []
+    lines: dict[str, list[str]] = {}
     for task, system, counts in _main_counts(evidence, "perfect"):
         question = TASKS[task].main
         reached = reached_way(evidence, share_of(counts), question)
         if reached is not None and reached < 0.5:
             told = BEHIND.get(f"{task}-{system}", BEHIND.get(task, "No reason is given yet."))
-            lines.append(f"- {SYSTEMS[system]}, {NAMES[question]}: {100 * reached:.0f} %. {told}")
+            lines.setdefault(told, []).append(f"{SYSTEMS[system]}, {NAMES[question]}: {100 * reached:.0f} %")
     if lines:
         yield "**What gets less than half the way**, perfect regions, main figures, with the likely reason.\n"
-        yield "\n".join(lines) + "\n"
+        yield "\n".join(f"- {'; '.join(names)}. {told}" for told, names in lines.items()) + "\n"
 
 
 def _kinds(evidence: Evidence) -> Iterator[str]:
@@ -214,17 +222,17 @@ def _kinds(evidence: Evidence) -> Iterator[str]:
     systems = [each for each in PAIRS["vqa"] if evidence.counts(f"{PREFIX}perfect/vqa-{each}", "vqa kind") is not None]
     if not systems:
         return
-    yield paragraph(
-        "**VQA by what is asked for**, perfect regions, seed 0. A region's feature tells its kind, colour, pattern and "
-        "size. VCR's answers and many expressions of RefCOCO+ ask for relations, such as left of."
-    )
-    yield "\n".join(_learned(evidence, systems)) + "\n"
     rows = []
     for question in VQA_KINDS.values():
         bounds = (evidence.bound(question, which) for which in ("floor", "ceiling"))
         shown = (evidence.shown(f"{PREFIX}perfect/vqa-{system}", question) for system in systems)
         rows.append([ASKED[question], *bounds, *shown])
-    yield table(("asked for", "floor", "ceiling", *(SYSTEMS[system] for system in systems)), rows)
+    link = evidence.filed("vqa_kinds", ("asked for", "floor", "ceiling", *(SYSTEMS[each] for each in systems)), rows)
+    yield paragraph(
+        f"**VQA by what is asked for** ({link}), perfect regions, seed 0. A region's feature tells its kind, colour, "
+        "pattern and size. VCR's answers and many expressions of RefCOCO+ ask for relations, such as left of."
+    )
+    yield paragraph(f"Who gets half the way or more? {' '.join(_learned(evidence, systems))}")
 
 
 def _learned(evidence: Evidence, systems: Sequence[str]) -> Iterator[str]:
@@ -239,9 +247,8 @@ def _learned(evidence: Evidence, systems: Sequence[str]) -> Iterator[str]:
                 highest[SYSTEMS[system]] = reached_way(evidence, share(counts).high, question)
         half = [name for name, reached in ways.items() if reached >= 0.5]
         below = [name for name, reached in highest.items() if reached is not None and reached < 0]
-        parts = [f"half the way or more: {', '.join(half) or 'nobody'}"]
-        parts += [f"below the floor: {'all' if len(below) == len(ways) else ', '.join(below)}"] if below else []
-        yield f"- {ASKED[question]}: {'; '.join(parts)}."
+        under = f" (below the floor: {'all' if len(below) == len(ways) else ', '.join(below)})" if below else ""
+        yield f"{ASKED[question].capitalize()}: {', '.join(half) or 'nobody'}{under}."
 
 
 def _accidents(evidence: Evidence) -> Iterator[str]:
@@ -259,11 +266,11 @@ def _accidents(evidence: Evidence) -> Iterator[str]:
             precisions = [_precision(evidence, arm, task) for arm in (f"{base}-{name}", against)]
             on += f" ({precisions[0]}; the correct rule {precisions[1]})" if len(set(precisions)) > 1 else ""
             rows.append([each.what, on, evidence.shown(f"{base}-{name}", question), gain(less)])
+    link = evidence.filed("releases", ("what is odd", "on", "share", "points above the correct rule"), rows)
     yield paragraph(
-        "**What the releases do oddly.** One thing at a time, against the same run by the correct rule; one run of "
-        "each."
+        f"**What the releases do oddly** ({link}). One thing at a time, against the same run by the correct rule; one "
+        "run of each."
     )
-    yield table(("", "on", "share", "points above the correct rule"), rows)
 
 
 def _precision(evidence: Evidence, arm: str, task: str) -> str:
