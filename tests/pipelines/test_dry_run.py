@@ -198,6 +198,7 @@ def test_hours_say_where_their_speed_was_measured(
     here = ok(roibeam(*base)).out
     assert "3 photos timed on the CPU" in here and "not on a GPU; --speed takes yours" in here
     assert "#SBATCH --array=1-4\n#SBATCH --gpus=1\n" in here and "--device cuda --threads 8" in here
+    assert "The weights are random, so all features mean nothing: write a real file for them.\nPaste into" in here
     given = ok(roibeam(*base, "--speed", 50, "--", "--s3_region_name=x")).out
     assert "50 images/s each job: yours (--speed)" in given and "2 h 46 min with 4 jobs at once" in given
     assert "#SBATCH --time=05:45:00" in given and "--threads 8 -- --s3_region_name=x" in given

@@ -157,6 +157,8 @@ class ArrayJob:
     def pasted(self) -> str:
         """Script and join to paste, each below a line with its place."""
         first = "Paste into job.sh, then: sbatch job.sh. The same again does only what is missing."
+        if "--weights random:" in self.script:
+            first = f"The weights are random, so all features mean nothing: write a real file for them.\n{first}"
         return "\n".join(["", first, "", self.script, "", "When all jobs have ended:", "", self.join])
 
 
