@@ -4,8 +4,7 @@
 
 TABLE is a .csv with the columns image, question and answer, PHOTOS the folder of its images. Of five photos three are
 for training and one is for evaluations; the last counts as new: the model does not get its answers. Without a table,
-one asks which things are in pictures of the toy world. The few default STEPS show the way (docs/finetuning.md):
-after them the model has learned nothing, and its answers are the commonest one.
+one asks which things are in pictures of the toy world. The few default STEPS show the way: they teach nothing.
 
 It takes half a minute on one free core. It prints the first answers, and writes own_table/answers.json.
 """
@@ -51,7 +50,6 @@ def main(table=None, photos="toy/coco/train2014", detector="toy", steps="20"):
     command("pretrain", "own_table/first", *how, *model)
     command("finetune", "own_table/run", "--from", "own_table/first", *task, *how, "--set", "vqa.min_occurrence=1")
     command("predict", "own_table/run", "--store", "own_table/store", "--data", "own_table", *new)
-    print(f"{steps} steps are for trying: expect answers at chance; some 2,000 learn" if int(steps) < 500 else "")
     answers = json.loads(Path("own_table/answers.json").read_text("utf-8"))
     for each in answers[:6]:
         row = rows[int(each["question_id"])]

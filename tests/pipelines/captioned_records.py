@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from tiny_commands import TINY
 
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.pipelines.data.captions.caption_files import Caption
@@ -62,6 +63,7 @@ class FakeStore(dict):
     """Records by id with what else a store tells about itself."""
 
     path = Path("fake-store")
+    folder = LocalFolder(path)
     manifest = SimpleNamespace(content_digest="fake content", config={}, classes=None)
     fingerprint = Fingerprint("imported:fake", numerics={"torch": "any"})
     vocabulary: ClassVar[dict] = {"classes": [f"class {index}" for index in range(NUM_CLASSES)], "attributes": None}

@@ -11,6 +11,8 @@ from small_files import write_text
 from test_vcr_command import figures, last_evaluation, write_vcr
 from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, command, ok, one_line, tiny_run
 
+from roibeam.features.shard.manifest import LOCATIONS_NAME
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
@@ -156,8 +158,9 @@ def test_what_does_not_fit_is_told_in_one_line(
 
 
 def test_unnamed_photos_and_photos_of_others(roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path) -> None:
-    """A copied store tells no photos; others of another size are not those that its boxes are of."""
+    """A store may not record its photos; others of another size are not those that its boxes are of."""
     command("store", "copy", made.path, tmp_path / "copy")
+    (tmp_path / "copy" / LOCATIONS_NAME).unlink()
     given = words(tmp_path / "new", runs / "pixels", made, "--end-to-end", "--steps", 1)
     given = tuple(tmp_path / "copy" if each == made.path else each for each in given)
     assert "does not record where its photos are; name their folder with --photos" in one_line(roibeam(*given))

@@ -224,7 +224,7 @@ def test_what_is_taken_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     """Each name has its own number: those of the network above are nearly all zero."""
     figure = Figure("attribute_accuracy", 0.5, None, None, 0.25, None, 4)
     report = SimpleNamespace(
-        objects=SimpleNamespace(mean=0.1, weighted_mean=0.2),
+        objects=SimpleNamespace(mean=0.1, weighted_mean=0.2, low=0.0, high=0.2),
         coco=SimpleNamespace(ap=0.3, ap50=0.6),
         region_recall=SimpleNamespace(recall=0.4),
         attribute_accuracy=SimpleNamespace(given_boxes=0.5, matched_boxes=0.7, figure=figure),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import sys
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ import pytest
 from tiny_commands import Cli
 
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.features.folders.folder_protocol import LOCK_NAME, store_lock
+from roibeam.features.folders.folder_protocol import LOCK_NAME, lock_of_this_machine, store_lock
 from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.pipelines.common.console.progress import ProgressState
@@ -117,13 +116,13 @@ def test_whether_a_run_is_there_is_told_by_its_lock_and_what_it_wrote_last(tmp_p
 
     assert state(heard_ago=1.0) == "stopped"  # no lock: no run of any machine, however new the files are
     with store_lock(tmp_path):
-        assert (tmp_path / LOCK_NAME).read_text() == socket.gethostname()
+        assert (tmp_path / LOCK_NAME).read_bytes() == lock_of_this_machine()
         assert state(heard_ago=1.0) == state(heard_ago=SILENT_SECONDS / 2) == "running"
         assert state(heard_ago=SILENT_SECONDS) == "silent"
     (tmp_path / LOCK_NAME).touch()  # of a killed run, or of a machine whose locks are not seen here
     assert state(heard_ago=1.0) == "running"
     assert state(heard_ago=LIVING_SECONDS) == "stopped"
-    (tmp_path / LOCK_NAME).write_text(socket.gethostname())  # free, on the machine that held it: known at once
+    (tmp_path / LOCK_NAME).write_bytes(lock_of_this_machine())  # free, on the machine that held it: known at once
     assert state(heard_ago=5.0) == "stopped"
     assert "(the last one: it ended without a word, killed perhaps; last heard 5 s ago)" in status_text(view.read())
     with store_lock(tmp_path):  # it takes the file that was left, and is new

@@ -100,6 +100,7 @@ class OutputFolder(Protocol):
 
 
 LOCK_NAME = ".lock"
+LOCK_START = "roibeam on "  # then the name of the machine; locks of earlier versions are empty
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 # The locks this process holds. A forked child (a loader's worker) shares them, and would hold them for seconds after
@@ -114,6 +115,11 @@ def _let_go() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go)
+
+
+def lock_of_this_machine() -> bytes:
+    """Content of a lock file that a process of this machine holds or held."""
+    return f"{LOCK_START}{socket.gethostname()}".encode()
 
 
 def is_locked(store: Path) -> bool | None:
@@ -191,7 +197,7 @@ def held_lock(path: Path, held: str) -> Iterator[None]:
     os.utime(descriptor)  # also on a file that a killed run left: its time is the start of this run
     with suppress(OSError):  # a full disk; it is read by `roibeam progress` alone
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, socket.gethostname().encode())
+        os.write(descriptor, lock_of_this_machine())
     _HELD.add(descriptor)
     try:
         yield

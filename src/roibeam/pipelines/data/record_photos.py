@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from roibeam.pipelines.data.shard_plan import planned_members, read_plan
 from roibeam.pipelines.data.source_images import archive_images, look_into
 
 _ORIENTATIONS = ("applied", "ignored")
+logger = logging.getLogger(__name__)
 
 
 class PhotoError(ValueError):
@@ -169,14 +171,18 @@ def _copied_locations(folder: OutputFolder) -> Iterator[tuple[str, str]]:
 
 
 def write_locations(folder: OutputFolder, stores: Sequence[FeatureStore], selected: Callable[[str], bool]) -> None:
-    """Writes the locations of the selected photos into a copy of the stores, or nothing where one has none."""
+    """Writes the locations of the selected photos into a copy of the stores, or nothing where one has none, or damaged
+    ones."""
     found = list(filter(None, map(recorded_locations, stores)))
     if len(found) < len(stores):
         return
-    with folder.atomic_path(LOCATIONS_NAME) as aside, open(aside, "w", encoding="utf-8") as file:
-        for image_id, location in itertools.chain.from_iterable(found):
-            if selected(image_id):
-                file.write(json.dumps({"image_id": image_id, "location": location}, ensure_ascii=False) + "\n")
+    try:
+        with folder.atomic_path(LOCATIONS_NAME) as aside, open(aside, "w", encoding="utf-8") as file:
+            for image_id, location in itertools.chain.from_iterable(found):
+                if selected(image_id):
+                    file.write(json.dumps({"image_id": image_id, "location": location}, ensure_ascii=False) + "\n")
+    except ValueError as error:
+        logger.warning("the copy does not record where its photos are: %s", error)
 
 
 def _folder_of_written_store(store: FeatureStore) -> str | None:

@@ -5,13 +5,12 @@ Works on any machine that can read the stores.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roibeam.features.folders.folder_protocol import LOCK_NAME, OutputFolder, is_locked
+from roibeam.features.folders.folder_protocol import LOCK_NAME, OutputFolder, is_locked, lock_of_this_machine
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.messages import on_a_line
@@ -121,7 +120,7 @@ class StatusView:
                 return STOPPED, None if status == FINISHED else error
             # The lock of a killed run, or of one on another machine whose locks cannot be seen here.
             holder = dict(self._folder.read_many([LOCK_NAME]))[LOCK_NAME]
-            if not locked and (silent >= LIVING_SECONDS or holder == socket.gethostname().encode()):
+            if not locked and (silent >= LIVING_SECONDS or holder == lock_of_this_machine()):
                 return STOPPED, f"it ended without a word, killed perhaps; last heard {duration(silent)} ago"
         return SILENT if silent >= SILENT_SECONDS else RUNNING, None
 

@@ -29,7 +29,7 @@ from typing import Any
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS
 from roibeam.features.annotations import checked_annotations, write_annotations
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, json_bytes
-from roibeam.features.folders.folder_protocol import ABANDONED_SECONDS, LOCK_NAME, FileFacts, OutputFolder
+from roibeam.features.folders.folder_protocol import ABANDONED_SECONDS, LOCK_NAME, LOCK_START, FileFacts, OutputFolder
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.record.fingerprint import Fingerprint, merged_numerics
 from roibeam.features.shard.manifest import (
@@ -91,7 +91,7 @@ def _is_of_a_killed_start(folder: OutputFolder, name: str) -> bool:
     if name == "plan":
         return folder.local_path is None or _are_members(folder.local_path / name)
     if name == LOCK_NAME:
-        return (folder.num_bytes(name) or 0) < 256  # the name of a machine
+        return folder.read_bytes(name)[:100].startswith(LOCK_START.encode()) or folder.num_bytes(name) == 0
     if name == SUMMARY_NAME:
         try:
             content = json.loads(folder.read_bytes(name))
