@@ -69,8 +69,8 @@ def train_command(
         typer.echo(f"on {request.val_labels}: {', '.join(map(sentence_of, result.evaluation.figures))}")
     typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   the detector")
     typer.echo("\n".join(run_folder_lines(out, result)))
-    best = model if result.best is None else result.best / "model"
-    typer.echo(f"Next: roibeam extract PHOTOS STORE --detector {best}")
+    chosen = model if result.best is None else result.best / "model"
+    typer.echo(f"Next: roibeam extract PHOTOS STORE --detector {chosen}")
 
 
 @detector_app.command("evaluate", cls=HelpedCommand)
