@@ -117,7 +117,7 @@ def _fields(place: str) -> list[str]:
         words = _prose(option.help or "") if option else ""
         if option and isinstance(option.show_default, str):
             words += rf" \[default: {_prose(option.show_default)}\]"
-        elif dataclasses.is_dataclass(kind):
+        elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
             words = f"See [`{kind.__name__}`][{kind.__module__}.{kind.__name__}]."
         shown = re.sub(r"\b(\w+\.)+", "", inspect.formatannotation(get_args(kind)[0] if option else kind))
         plain = field.default is not dataclasses.MISSING and not dataclasses.is_dataclass(field.default)
@@ -128,7 +128,7 @@ def _fields(place: str) -> list[str]:
 
 def _public_names(package: str) -> dict[str, str]:
     """Names of a package, in order, and where each is defined, by its stub."""
-    found = {}
+    found: dict[str, str] = {}
     stub = _SOURCE.joinpath(*package.split("."), "__init__.pyi").read_text("utf-8")
     for node in ast.parse(stub).body:
         if isinstance(node, ast.ImportFrom) and node.module:
