@@ -58,6 +58,7 @@ def test_pages_that_are_not_there_are_left_out_of_the_navigation() -> None:
         ("README.md", "[a](docs/train.md#x) [b](SECURITY.md)", "[a](train.md#x) [b](SECURITY.md)"),
         ("docs/train.md", "[a](../README.md) [b](stores.md) [c](#x)", "[a](index.md) [b](stores.md) [c](#x)"),
         ("docs/train.md", "[a](first_hour.ipynb)", "[a](first_hour.md)"),
+        ("docs/train.md", "[what that\ncosts](../BENCHMARKS.md#x)", "[what that\ncosts](BENCHMARKS.md#x)"),
         ("examples/README.md", "[`b`](../docs/train.md)", "[`b`](train.md)"),
         ("README.md", "[to cite](CITATION.cff), [LICENSE](LICENSE)", "to cite (`CITATION.cff`), LICENSE"),
         ("docs/train.md", "[bench/toyworld.py](../bench/toyworld.py)", "bench/toyworld.py"),

@@ -95,13 +95,19 @@ def with_links_of_the_site(text: str, path: str) -> tuple[str, list[str]]:
             return f"{mark}[{words}]({os.path.basename(there)})"
         return words if target in words or there in words else f"{words} (`{there}`)"
 
-    lines, fence = [], ""
+    parts, fence = [""], ""  # prose and blocks of code in turn; the words of a link may be on two lines
     for line in text.splitlines(keepends=True):
         opened = _FENCE.match(line)
         if opened and (not fence or opened[1].startswith(fence)):
             fence = "" if fence else opened[1]
-        lines.append(line if fence or opened else _LINK.sub(new_link, line))
-    return "".join(lines), files
+            if fence:
+                parts.append(line)
+            else:
+                parts[-1] += line
+                parts.append("")
+        else:
+            parts[-1] += line
+    return "".join(part if place % 2 else _LINK.sub(new_link, part) for place, part in enumerate(parts)), files
 
 
 def notebook_page(text: str, pictures: Path) -> str:
